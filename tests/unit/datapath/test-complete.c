@@ -97,16 +97,14 @@ static struct qp *shared_qp(void)
                                         .pdir_dma = testdev_new_pdir(f.td, 2, NULL)};
     struct pvrdma_cmd_create_qp req;
 
-    g_assert_cmpuint(testdev_command(f.td, PVRDMA_CMD_CREATE_SRQ, &srq, sizeof(srq)), ==,
-                     0);
+    testdev_do(f.td, PVRDMA_CMD_CREATE_SRQ, &srq, sizeof(srq));
     testdev_qp_req(f.td, &req, f.pd, f.cq);
     req.max_recv_wr = req.max_recv_sge = 0;
     req.total_chunks = 3;
     req.is_srq = 1;
     req.srq_handle =
         ((const struct pvrdma_resp_handle *)testdev_ptr(f.td, f.td->resp))->handle;
-    g_assert_cmpuint(testdev_command(f.td, PVRDMA_CMD_CREATE_QP, &req, sizeof(req)), ==,
-                     0);
+    testdev_do(f.td, PVRDMA_CMD_CREATE_QP, &req, sizeof(req));
     return id_table_get(
         &f.td->vm.objects.qp,
         ((const struct pvrdma_resp_create_qp *)testdev_ptr(f.td, f.td->resp))->qp_handle);

@@ -32,8 +32,7 @@ static void create_mr(unsigned i)
         .nchunks = PAGES,
     };
 
-    g_assert_cmpuint(testdev_command(f.td, PVRDMA_CMD_CREATE_MR, &req, sizeof(req)), ==,
-                     0);
+    testdev_do(f.td, PVRDMA_CMD_CREATE_MR, &req, sizeof(req));
     key[i] = resp->lkey;
     mem[i] = testdev_ptr(f.td, first);
 }
@@ -122,8 +121,7 @@ static uint64_t duplicates(void)
     struct pvrdma_cmd_handle req = {.handle = peer->handle};
     const struct pvrdma_ext_resp_qp_counters *resp = testdev_ptr(f.td, f.td->resp);
 
-    g_assert_cmpuint(
-        testdev_command(f.td, PVRDMA_CMD_QUERY_QP_COUNTERS, &req, sizeof(req)), ==, 0);
+    testdev_do(f.td, PVRDMA_CMD_QUERY_QP_COUNTERS, &req, sizeof(req));
     return resp->counter[PVRDMA_EXT_QPCNT_DUPLICATES];
 }
 

@@ -19,7 +19,7 @@ static struct mr *create(uint32_t op, void *req, size_t size)
     const struct pvrdma_resp_create_mr *resp = testdev_ptr(f.td, f.td->resp);
     struct mr *made;
 
-    g_assert_cmpuint(testdev_command(f.td, op, req, size), ==, 0);
+    testdev_do(f.td, op, req, size);
     made = id_table_get(&f.td->vm.objects.mr, resp->mr_handle);
     g_assert_nonnull(made);
     return made;
@@ -340,8 +340,7 @@ static void test_generation(void)
     g_assert_cmpuint(testdev_handle(f.td, PVRDMA_CMD_DESTROY_MR, handle), ==, 0);
     t->next = handle; /* not after all others */
     req.pd_handle = f.pd;
-    g_assert_cmpuint(testdev_command(f.td, PVRDMA_CMD_CREATE_MR, &req, sizeof(req)), ==,
-                     0);
+    testdev_do(f.td, PVRDMA_CMD_CREATE_MR, &req, sizeof(req));
     resp = testdev_ptr(f.td, f.td->resp);
     g_assert_cmpuint(resp->mr_handle, ==, handle);
     g_assert_cmpuint(resp->rkey >> 8, ==, handle);

@@ -156,8 +156,7 @@ static void setup_shared(bool ext)
     qpfix_open(&f, "srq");
     req.pd_handle = f.pd;
     req.pdir_dma = testdev_new_pdir(f.td, 2, NULL);
-    g_assert_cmpuint(testdev_command(f.td, PVRDMA_CMD_CREATE_SRQ, &req, sizeof(req)), ==,
-                     0);
+    testdev_do(f.td, PVRDMA_CMD_CREATE_SRQ, &req, sizeof(req));
     resp = testdev_ptr(f.td, f.td->resp);
     srq = id_table_get(&f.td->vm.objects.srq, resp->handle);
     g_assert_nonnull(srq);

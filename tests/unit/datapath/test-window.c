@@ -202,8 +202,7 @@ static void setup(uint8_t rnr_retry)
     req.total_chunks = req.send_chunks + 2;
     req.pdir_dma = testdev_new_pdir(f.td, req.total_chunks, NULL);
     transport_local = &transport;
-    g_assert_cmpuint(testdev_command(f.td, PVRDMA_CMD_CREATE_QP, &req, sizeof(req)), ==,
-                     0);
+    testdev_do(f.td, PVRDMA_CMD_CREATE_QP, &req, sizeof(req));
     resp = testdev_ptr(f.td, f.td->resp);
     qp = id_table_get(&f.td->vm.objects.qp, resp->qp_handle);
     g_assert_cmpuint(qp->sq.nwqe, ==, RING);

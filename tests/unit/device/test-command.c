@@ -23,8 +23,7 @@ static void test_response(void)
     resp = testdev_ptr(td, td->resp);
     memset(resp, 0xaa, 4096);
     after = (uint8_t *)(resp + 1);
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_QUERY_PKEY, &req, sizeof(req)), ==,
-                     0);
+    testdev_do(td, PVRDMA_CMD_QUERY_PKEY, &req, sizeof(req));
     g_assert_cmphex(resp->hdr.response, ==, 0xfeedfacecafebeef);
     g_assert_cmphex(resp->hdr.ack, ==, 0x80000001);
     g_assert_cmpuint(resp->hdr.err, ==, 0);
@@ -141,7 +140,7 @@ static void test_unmapped(void)
     ((struct pvrdma_dsr *)testdev_ptr(td, td->dsr))->resp_slot_dma = resp;
     g_assert_cmpuint(testdev_set_dsr(td), ==, 0);
     testdev_write(td, PVRDMA_REG_CTL, PVRDMA_CTL_ACTIVATE);
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_PD, &req, sizeof(req)), ==, 0);
+    testdev_do(td, PVRDMA_CMD_CREATE_PD, &req, sizeof(req));
     g_assert_cmpint(guest_mem_unmap(&td->vm.guest.mem, 0x1000, 4096, false), ==, 0);
     g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_PD, &req, sizeof(req)), !=, 0);
     g_assert_cmpuint(testdev_stats(td).pd, ==, 1);

@@ -308,6 +308,16 @@ int client_do(int fd, unsigned command, const void *body, uint32_t len)
     return err;
 }
 
+void client_refused(int fd, unsigned command, const void *body, uint32_t len)
+{
+    g_assert_cmpint(client_do(fd, command, body, len), ==, EINVAL);
+}
+
+void client_ask(int fd, unsigned command, const void *body, uint32_t len, struct reply *r)
+{
+    g_assert_cmpint(client_call(fd, command, body, len, NULL, 0, r), ==, 0);
+}
+
 int client_read(int fd, uint32_t region, uint64_t offset, void *data, uint32_t n)
 {
     struct vfio_user_region_rw rw = {offset, region, n};

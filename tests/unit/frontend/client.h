@@ -63,6 +63,10 @@ int client_call(int fd, unsigned command, const void *body, uint32_t len, const 
                 unsigned nfds, struct reply *r);
 /* The same without descriptors, and the payload not wanted. */
 int client_do(int fd, unsigned command, const void *body, uint32_t len);
+/* One that is invalid; and one without descriptors that succeeds. */
+void client_refused(int fd, unsigned command, const void *body, uint32_t len);
+void client_ask(int fd, unsigned command, const void *body, uint32_t len,
+                struct reply *r);
 
 int client_read(int fd, uint32_t region, uint64_t offset, void *data, uint32_t n);
 int client_write(int fd, uint32_t region, uint64_t offset, const void *data, uint32_t n);

@@ -7,11 +7,6 @@
 
 #define VA 0x7f0000000123ull
 
-static void command(struct testdev *td, uint32_t op, void *req, size_t size)
-{
-    g_assert_cmpuint(testdev_command(td, op, req, size), ==, 0);
-}
-
 /* The first field behind the header of every answer that has a handle. */
 static uint32_t made(struct testdev *td)
 {
@@ -29,7 +24,7 @@ static void ext_context(struct testdev *td, uint32_t uar_page)
         .npages = PVRDMA_EXT_PAGES,
     };
 
-    command(td, PVRDMA_CMD_CREATE_UC_EXT, &req, sizeof(req));
+    testdev_do(td, PVRDMA_CMD_CREATE_UC_EXT, &req, sizeof(req));
 }
 
 /* ---- memory ---- */
@@ -45,7 +40,7 @@ static uint32_t user_mr(struct testdev *td, uint32_t pd, uint32_t npages, uint32
         .nchunks = npages,
     };
 
-    command(td, PVRDMA_CMD_CREATE_MR, &req, sizeof(req));
+    testdev_do(td, PVRDMA_CMD_CREATE_MR, &req, sizeof(req));
     return made(td);
 }
 
@@ -53,7 +48,7 @@ static uint32_t kernel_mr(struct testdev *td, uint32_t pd, uint32_t flags, uint3
 {
     struct pvrdma_cmd_create_mr req = {.pd_handle = pd, .flags = flags, .nchunks = room};
 
-    command(td, PVRDMA_CMD_CREATE_MR, &req, sizeof(req));
+    testdev_do(td, PVRDMA_CMD_CREATE_MR, &req, sizeof(req));
     return made(td);
 }
 
@@ -61,7 +56,7 @@ static uint32_t window(struct testdev *td, uint32_t pd, uint32_t type)
 {
     struct pvrdma_ext_cmd_create_mw req = {.pd_handle = pd, .type = type};
 
-    command(td, PVRDMA_CMD_CREATE_MW, &req, sizeof(req));
+    testdev_do(td, PVRDMA_CMD_CREATE_MW, &req, sizeof(req));
     return made(td);
 }
 
@@ -148,7 +143,7 @@ static void gid(struct testdev *td, uint32_t index, uint8_t n)
         .gid_type = PVRDMA_GID_TYPE_ROCE_V2,
     };
 
-    command(td, PVRDMA_CMD_CREATE_BIND, &req, sizeof(req));
+    testdev_do(td, PVRDMA_CMD_CREATE_BIND, &req, sizeof(req));
 }
 
 static void vector(struct testdev *td, uint32_t number)
@@ -156,7 +151,7 @@ static void vector(struct testdev *td, uint32_t number)
     struct pvrdma_ext_cmd_vector req = {
         .pdir_dma = testdev_new_pdir(td, 3, NULL), .npages = 3, .vector = number};
 
-    command(td, PVRDMA_CMD_ADD_VECTOR, &req, sizeof(req));
+    testdev_do(td, PVRDMA_CMD_ADD_VECTOR, &req, sizeof(req));
 }
 
 /* Some events that were told, so that the rings are not at their begin. */

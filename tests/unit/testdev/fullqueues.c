@@ -7,11 +7,6 @@
 #define PEER_QPN 0x070009u
 #define SECOND   1000000000ull
 
-static void command(struct testdev *td, uint32_t op, void *req, size_t size)
-{
-    g_assert_cmpuint(testdev_command(td, op, req, size), ==, 0);
-}
-
 /* ---- making them ---- */
 
 static void cq(struct testdev *td, uint32_t uctx, uint32_t flags)
@@ -24,7 +19,7 @@ static void cq(struct testdev *td, uint32_t uctx, uint32_t flags)
         .reserved = flags,
     };
 
-    command(td, PVRDMA_CMD_CREATE_CQ, &req, sizeof(req));
+    testdev_do(td, PVRDMA_CMD_CREATE_CQ, &req, sizeof(req));
 }
 
 static void srq(struct testdev *td, uint32_t pd, uint32_t flags)
@@ -38,7 +33,7 @@ static void srq(struct testdev *td, uint32_t pd, uint32_t flags)
         .reserved = {(uint8_t)flags},
     };
 
-    command(td, PVRDMA_CMD_CREATE_SRQ, &req, sizeof(req));
+    testdev_do(td, PVRDMA_CMD_CREATE_SRQ, &req, sizeof(req));
 }
 
 static void qp(struct testdev *td, uint32_t pd, uint32_t cqn, enum pvrdma_qp_type type,
@@ -59,7 +54,7 @@ static void qp(struct testdev *td, uint32_t pd, uint32_t cqn, enum pvrdma_qp_typ
         req.total_chunks = 3;
         req.max_recv_wr = req.max_recv_sge = 0;
     }
-    command(td, PVRDMA_CMD_CREATE_QP, &req, sizeof(req));
+    testdev_do(td, PVRDMA_CMD_CREATE_QP, &req, sizeof(req));
 }
 
 struct qp *fullqueues_qp(struct testdev *td, uint32_t handle)
@@ -78,7 +73,7 @@ static void modify(struct testdev *td, uint32_t handle, uint32_t mask,
     struct pvrdma_cmd_modify_qp req = {
         .qp_handle = handle, .attr_mask = PVRDMA_QP_STATE | mask, .attrs = a};
 
-    command(td, PVRDMA_CMD_MODIFY_QP, &req, sizeof(req));
+    testdev_do(td, PVRDMA_CMD_MODIFY_QP, &req, sizeof(req));
 }
 
 static void connected(struct testdev *td, uint32_t handle, uint8_t sgid_index, bool rts)
@@ -149,9 +144,9 @@ static void rebind(struct testdev *td, uint32_t index, bool bind)
     struct pvrdma_cmd_destroy_bind undo = {.index = index, .gid = make.gid};
 
     if (bind) {
-        command(td, PVRDMA_CMD_CREATE_BIND, &make, sizeof(make));
+        testdev_do(td, PVRDMA_CMD_CREATE_BIND, &make, sizeof(make));
     } else {
-        command(td, PVRDMA_CMD_DESTROY_BIND, &undo, sizeof(undo));
+        testdev_do(td, PVRDMA_CMD_DESTROY_BIND, &undo, sizeof(undo));
     }
 }
 

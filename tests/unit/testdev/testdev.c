@@ -223,6 +223,11 @@ uint32_t testdev_command(struct testdev *td, uint32_t opcode, void *req, size_t 
     return testdev_read(td, PVRDMA_REG_ERR);
 }
 
+void testdev_do(struct testdev *td, uint32_t opcode, void *req, size_t size)
+{
+    g_assert_cmpuint(testdev_command(td, opcode, req, size), ==, 0);
+}
+
 uint64_t testdev_irqs(struct testdev *td, unsigned vec)
 {
     uint64_t n;
@@ -242,7 +247,7 @@ uint32_t testdev_uctx(struct testdev *td, uint32_t uar_page)
 {
     struct pvrdma_cmd_create_uc req = {.pfn = TESTDEV_UAR_PFN + uar_page};
 
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_UC, &req, sizeof(req)), ==, 0);
+    testdev_do(td, PVRDMA_CMD_CREATE_UC, &req, sizeof(req));
     return handle_of_resp(td);
 }
 
@@ -250,7 +255,7 @@ uint32_t testdev_pd(struct testdev *td, uint32_t uctx)
 {
     struct pvrdma_cmd_create_pd req = {.ctx_handle = uctx};
 
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_PD, &req, sizeof(req)), ==, 0);
+    testdev_do(td, PVRDMA_CMD_CREATE_PD, &req, sizeof(req));
     return handle_of_resp(td);
 }
 
@@ -264,7 +269,7 @@ uint32_t testdev_cq(struct testdev *td, uint32_t uctx, uint32_t cqe)
         .nchunks = npages,
     };
 
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_CQ, &req, sizeof(req)), ==, 0);
+    testdev_do(td, PVRDMA_CMD_CREATE_CQ, &req, sizeof(req));
     return handle_of_resp(td);
 }
 
@@ -294,7 +299,7 @@ uint32_t testdev_qp(struct testdev *td, uint32_t pd, uint32_t cq)
     struct pvrdma_cmd_create_qp req;
 
     testdev_qp_req(td, &req, pd, cq);
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_QP, &req, sizeof(req)), ==, 0);
+    testdev_do(td, PVRDMA_CMD_CREATE_QP, &req, sizeof(req));
     testdev_irqs(td, PVRDMA_VEC_CMD);
     return resp->qp_handle;
 }

@@ -62,6 +62,8 @@ void testdev_up(struct testdev *td);
 
 /* Run a command; returns ERR.  The response is at td->resp. */
 uint32_t testdev_command(struct testdev *td, uint32_t opcode, void *req, size_t size);
+/* One that succeeds. */
+void testdev_do(struct testdev *td, uint32_t opcode, void *req, size_t size);
 /* How many interrupts came on @vec since the last call (0 or more). */
 uint64_t testdev_irqs(struct testdev *td, unsigned vec);
 

@@ -335,8 +335,7 @@ static void test_windows(void)
     mr = good();
     for (unsigned i = 0; i < 3; i++) {
         req = (struct pvrdma_ext_cmd_create_mw){.pd_handle = uctx_pd, .type = 1 + i % 2};
-        g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_MW, &req, sizeof(req)), ==,
-                         0);
+        testdev_do(td, PVRDMA_CMD_CREATE_MW, &req, sizeof(req));
         g_assert_cmpuint(resp()->lkey, ==, 0);
         g_assert_cmpuint(resp()->rkey, !=, key);
         g_assert_null(objects_mr_by_key(&td->vm.objects, resp()->rkey));

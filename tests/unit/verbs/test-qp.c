@@ -20,8 +20,7 @@ static void bind_gid(uint32_t index)
         .gid_type = PVRDMA_GID_TYPE_ROCE_V2,
     };
 
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_BIND, &req, sizeof(req)), ==,
-                     0);
+    testdev_do(td, PVRDMA_CMD_CREATE_BIND, &req, sizeof(req));
 }
 
 static void setup(void)
@@ -372,7 +371,7 @@ static uint8_t modify(struct pvrdma_cmd_modify_qp *req)
     memset(testdev_ptr(td, td->resp), 0xee, sizeof(*hdr));
     req->hdr.response = 0x1122334455667788;
     testdev_irqs(td, PVRDMA_VEC_CMD);
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_MODIFY_QP, req, sizeof(*req)), ==, 0);
+    testdev_do(td, PVRDMA_CMD_MODIFY_QP, req, sizeof(*req));
     g_assert_cmpuint(testdev_irqs(td, PVRDMA_VEC_CMD), ==, 1);
     g_assert_cmpuint(hdr->ack, ==, PVRDMA_CMD_RESP(PVRDMA_CMD_MODIFY_QP));
     g_assert_cmpuint(hdr->response, ==, 0x1122334455667788);

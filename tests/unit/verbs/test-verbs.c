@@ -61,8 +61,7 @@ static void test_port(void)
     setup();
     rp = testdev_ptr(td, td->resp);
     rk = testdev_ptr(td, td->resp);
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_QUERY_PORT, &port, sizeof(port)), ==,
-                     0);
+    testdev_do(td, PVRDMA_CMD_QUERY_PORT, &port, sizeof(port));
     g_assert_cmpuint(rp->attrs.state, ==, PVRDMA_PORT_ACTIVE);
     g_assert_cmpuint(rp->attrs.phys_state, ==, 5);
     g_assert_cmpuint(rp->attrs.active_mtu, ==, 5);
@@ -76,8 +75,7 @@ static void test_port(void)
     g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_QUERY_PORT, &port, sizeof(port)), !=,
                      0);
 
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_QUERY_PKEY, &pkey, sizeof(pkey)), ==,
-                     0);
+    testdev_do(td, PVRDMA_CMD_QUERY_PKEY, &pkey, sizeof(pkey));
     g_assert_cmpuint(rk->pkey, ==, 0xffff);
     pkey.index = 1;
     g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_QUERY_PKEY, &pkey, sizeof(pkey)), !=,
@@ -139,16 +137,15 @@ static uint32_t fill_uctx(uint32_t uctx)
     mr.pdir_dma = srq.pdir_dma = testdev_pdir(td, page, 2);
     testdev_qp(td, pd, cq);
     testdev_qp(td, pd, cq);
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_SRQ, &srq, sizeof(srq)), ==,
-                     0);
+    testdev_do(td, PVRDMA_CMD_CREATE_SRQ, &srq, sizeof(srq));
     testdev_qp_req(td, &qp, pd, cq);
     qp.max_recv_wr = qp.max_recv_sge = 0;
     qp.total_chunks = 3;
     qp.is_srq = 1;
     qp.srq_handle = made->handle;
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_QP, &qp, sizeof(qp)), ==, 0);
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_MR, &mr, sizeof(mr)), ==, 0);
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_MW, &mw, sizeof(mw)), ==, 0);
+    testdev_do(td, PVRDMA_CMD_CREATE_QP, &qp, sizeof(qp));
+    testdev_do(td, PVRDMA_CMD_CREATE_MR, &mr, sizeof(mr));
+    testdev_do(td, PVRDMA_CMD_CREATE_MW, &mw, sizeof(mw));
     return pd;
 }
 
@@ -182,8 +179,7 @@ static uint32_t ext_uctx(uint32_t page)
         .npages = PVRDMA_EXT_PAGES,
     };
 
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_UC_EXT, &req, sizeof(req)), ==,
-                     0);
+    testdev_do(td, PVRDMA_CMD_CREATE_UC_EXT, &req, sizeof(req));
     return made->ctx_handle;
 }
 
@@ -273,8 +269,7 @@ static void test_reset(void)
         for (unsigned i = 0; i < 5; i++) {
             testdev_qp(td, pd, cq);
         }
-        g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_MR, &mr, sizeof(mr)), ==,
-                         0);
+        testdev_do(td, PVRDMA_CMD_CREATE_MR, &mr, sizeof(mr));
         st = testdev_stats(td);
         g_assert_cmpuint(st.qp, ==, 5);
         g_assert_cmpuint(st.pages, ==, 5 * 4 + 2);

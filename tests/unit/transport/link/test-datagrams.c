@@ -105,8 +105,7 @@ static void test_bound(void)
     td = testdev_new("vm");
     testdev_up(td);
     bind.gid_type = ((struct pvrdma_dsr *)testdev_ptr(td, td->dsr))->caps.gid_types;
-    g_assert_cmpuint(testdev_command(td, PVRDMA_CMD_CREATE_BIND, &bind, sizeof(bind)), ==,
-                     0);
+    testdev_do(td, PVRDMA_CMD_CREATE_BIND, &bind, sizeof(bind));
     g_strlcpy(d.network, td->vm.objects.network, sizeof(d.network));
     g_assert_cmpint(directory_claim(&host, td->vm.objects.network, &d.sgid, &claim, 0),
                     ==, CLAIM_TAKEN);
