@@ -79,7 +79,7 @@ static void conn_open(struct side *s, struct conn *c)
     c->qp = vg_qp_new(s->pd, c->cq, c->cq, &o);
     took(s, CREATE_QP, t);
     t = now_us();
-    g_assert_cmpint(vg_qp_to_init(c->qp, NULL), ==, 0);
+    vg_qp_to_init(c->qp, NULL);
     took(s, INIT, t);
     c->open = true;
 }
@@ -88,10 +88,10 @@ static void conn_ready(struct side *s, struct conn *c, uint32_t qpn)
 {
     double t = now_us();
 
-    g_assert_cmpint(vg_qp_to_rtr(c->qp, &s->peer->gid, qpn, qpn, NULL), ==, 0);
+    vg_qp_to_rtr(c->qp, &s->peer->gid, qpn, qpn, NULL);
     took(s, RTR, t);
     t = now_us();
-    g_assert_cmpint(vg_qp_to_rts(c->qp, c->qp->qpn, NULL), ==, 0);
+    vg_qp_to_rts(c->qp, c->qp->qpn, NULL);
     took(s, RTS, t);
 }
 
@@ -99,7 +99,7 @@ static void conn_error(struct side *s, struct conn *c)
 {
     double t = now_us();
 
-    g_assert_cmpint(vg_qp_to_state(c->qp, PVRDMA_QPS_ERR), ==, 0);
+    vg_qp_to_state(c->qp, PVRDMA_QPS_ERR);
     took(s, ERR, t);
 }
 
@@ -275,7 +275,7 @@ static void side_open(struct side *s, unsigned vm)
     for (unsigned i = 0; i < SLOTS; i++) {
         post_slot(s, i);
     }
-    g_assert_cmpint(vg_ud_to_rts(s->gsi, GSI_QKEY), ==, 0);
+    vg_ud_to_rts(s->gsi, GSI_QKEY);
 }
 
 static void side_close(struct side *s)

@@ -161,9 +161,7 @@ void part_idle(void)
     alone = write_latency(&p);
     for (unsigned i = 0; i < IDLE_QPS; i++) {
         qp[i] = vg_qp_new(p.s[0].pd, p.s[0].scq, p.s[0].rcq, &small);
-        vg_qp_to_init(qp[i], NULL);
-        vg_qp_to_rtr(qp[i], &p.s[1].g->gid, p.s[1].qp->qpn, 0, NULL);
-        vg_qp_to_rts(qp[i], 0, NULL);
+        vg_qp_reset_to_rts(qp[i], &p.s[1].g->gid, p.s[1].qp->qpn, 0, 0, NULL);
     }
     among = write_latency(&p);
     print_latency("WRITE, 8 bytes, alone", alone);

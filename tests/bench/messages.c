@@ -93,7 +93,7 @@ int main(int argc, char **argv)
     o.unconnected = ud;
     vgt_pair_open(&p, 0, 1, &o);
     for (unsigned i = 0; ud && i < 2; i++) {
-        g_assert_cmpint(vg_ud_to_rts(p.s[i].qp, UD_QKEY), ==, 0);
+        vg_ud_to_rts(p.s[i].qp, UD_QKEY);
     }
     for (unsigned i = 0; log && i < 2; i++) {
         start_log(p.s[i].g);

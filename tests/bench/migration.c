@@ -228,11 +228,6 @@ static void load_close(struct load *l)
 
 /* ---- a move ---- */
 
-static void set(struct vguest *g, enum vfio_user_mig_state state)
-{
-    g_assert_cmpint(vg_mig_set(g, state), ==, 0);
-}
-
 /* Since @t, us, which is moved on. */
 static double took(double *t)
 {
@@ -255,7 +250,7 @@ static struct vg_place make_place(struct vguest *g, const struct at *to)
     struct vg_place place = vg_place_open(g, host[to->host], to->vm);
 
     vg_place_swap(g, &place);
-    set(g, VFIO_USER_MIG_RESUMING);
+    vg_mig_enter(g, VFIO_USER_MIG_RESUMING);
     vg_place_swap(g, &place);
     return place;
 }
@@ -278,16 +273,16 @@ static uint32_t move(struct load *l, const struct at *to, double us[PARTS])
         post_all(l, side);
     }
     start = t = now_us();
-    set(g, VFIO_USER_MIG_STOP);
+    vg_mig_enter(g, VFIO_USER_MIG_STOP);
     us[QUIESCE] = took(&t);
-    set(g, VFIO_USER_MIG_STOP_COPY);
+    vg_mig_enter(g, VFIO_USER_MIG_STOP_COPY);
     us[SAVE] = took(&t);
     stream = vg_mig_read(g, VFIO_USER_MAX_DATA);
     vg_place_swap(g, &other);
     g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, VFIO_USER_MAX_DATA), ==,
                     0);
     us[TRANSFER] = took(&t);
-    set(g, VFIO_USER_MIG_STOP);
+    vg_mig_enter(g, VFIO_USER_MIG_STOP);
     us[LOAD] = took(&t);
 
     forget(l);
@@ -296,7 +291,7 @@ static uint32_t move(struct load *l, const struct at *to, double us[PARTS])
     }
     post_all(l, 1);
     t = now_us();
-    set(g, VFIO_USER_MIG_RUNNING);
+    vg_mig_enter(g, VFIO_USER_MIG_RUNNING);
     vg_raise_all(g);
     us[RESUME] = took(&t);
     while (before) {

@@ -84,8 +84,7 @@ static void shape(const char *what, unsigned gib, unsigned ranges, bool scattere
     g_assert_cmpint(ftruncate(fd, (off_t)size), ==, 0);
     g_assert_cmpint(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL), ==, 0);
     for (unsigned i = 0; i < ranges; i++) {
-        g_assert_cmpint(vg_dma_map(g, fd, i * each, BIG_GPA + i * each, each,
-                                   VFIO_USER_DMA_READ_FLAG | VFIO_USER_DMA_WRITE_FLAG),
+        g_assert_cmpint(vg_dma_map(g, fd, i * each, BIG_GPA + i * each, each, VG_DMA_RW),
                         ==, 0);
     }
     if (gib == 1) { /* as any driver does */

@@ -114,8 +114,7 @@ static int sealed_memfd(uint64_t size)
 
 static int add_memory(struct vguest *g, int fd, uint64_t gpa, uint64_t size)
 {
-    return vg_dma_map(g, fd, 0, gpa, size,
-                      VFIO_USER_DMA_READ_FLAG | VFIO_USER_DMA_WRITE_FLAG);
+    return vg_dma_map(g, fd, 0, gpa, size, VG_DMA_RW);
 }
 
 /* Page directory over [gpa, gpa + GIB), in random order if @r. */

@@ -12,26 +12,18 @@
 #define RUN_S     2.0 /* at least */
 #define SETTLE_NS 200000000ll
 
-static const struct flood_shape small = {.opcode = PVRDMA_WR_RDMA_WRITE,
-                                         .len = 8,
-                                         .inline_data = true,
-                                         .qps = 64,
-                                         .depth = 4096};
-static const struct flood_shape large = {
-    .opcode = PVRDMA_WR_RDMA_WRITE, .len = 65536, .qps = 16, .depth = 1024};
-
 static const struct {
     const char *what;
     unsigned n, shares[PAIRS_MAX];
     const struct flood_shape *shape[PAIRS_MAX];
 } rows[] = {
-    {"8 B, 8 B", 2, {100, 300}, {&small, &small}},
-    {"64 KiB, 64 KiB", 2, {100, 300}, {&large, &large}},
-    {"8 B, 64 KiB", 2, {100, 300}, {&small, &large}},
-    {"64 KiB, 8 B", 2, {100, 300}, {&large, &small}},
-    {"64 KiB, 8 B", 2, {100, 100}, {&large, &small}},
-    {"8 B, 64 KiB, 8 B", 3, {100, 300, 100}, {&small, &large, &small}},
-    {"64 KiB, 8 B, 64 KiB", 3, {100, 300, 300}, {&large, &small, &large}},
+    {"8 B, 8 B", 2, {100, 300}, {&flood_8, &flood_8}},
+    {"64 KiB, 64 KiB", 2, {100, 300}, {&flood_64k, &flood_64k}},
+    {"8 B, 64 KiB", 2, {100, 300}, {&flood_8, &flood_64k}},
+    {"64 KiB, 8 B", 2, {100, 300}, {&flood_64k, &flood_8}},
+    {"64 KiB, 8 B", 2, {100, 100}, {&flood_64k, &flood_8}},
+    {"8 B, 64 KiB, 8 B", 3, {100, 300, 100}, {&flood_8, &flood_64k, &flood_8}},
+    {"64 KiB, 8 B, 64 KiB", 3, {100, 300, 300}, {&flood_64k, &flood_8, &flood_64k}},
 };
 
 /* Does the daemon know the key?  `vm add` takes the key file's. */

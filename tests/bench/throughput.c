@@ -100,7 +100,7 @@ double message_rate(uint8_t type, uint32_t opcode)
     o.unconnected = type == PVRDMA_QPT_UD;
     vgt_pair_open(&p, 0, 1, &o);
     for (unsigned i = 0; o.unconnected && i < 2; i++) {
-        g_assert_cmpint(vg_ud_to_rts(p.s[i].qp, UD_QKEY), ==, 0);
+        vg_ud_to_rts(p.s[i].qp, UD_QKEY);
     }
     if (o.unconnected) {
         g_assert_cmpuint(p.s[0].pd->handle, ==, p.s[1].pd->handle);

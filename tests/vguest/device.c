@@ -190,7 +190,7 @@ static int get_infos(struct vguest *g)
 
 int vg_attach(struct vguest *g)
 {
-    const uint32_t rw = VFIO_USER_DMA_READ_FLAG | VFIO_USER_DMA_WRITE_FLAG;
+    const uint32_t rw = VG_DMA_RW;
     int err = vg_version(g);
 
     err = err ? err : vg_dma_map(g, g->memfd, 0, 0, g->opts.low_size, rw);
@@ -203,9 +203,9 @@ int vg_attach(struct vguest *g)
         err = map_doorbells(g);
         err = err ? err : take_kick_fd(g);
     }
-    err = err ? err
-              : vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER,
-                            0, PVRDMA_NUM_VEC, g->irq, PVRDMA_NUM_VEC);
+    err =
+        err ? err
+            : vg_set_irqs(g, VG_IRQ_EVENTFDS, 0, PVRDMA_NUM_VEC, g->irq, PVRDMA_NUM_VEC);
     return err ? err : vg_bus_master(g, true);
 }
 

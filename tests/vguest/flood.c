@@ -9,6 +9,14 @@
 #define MIB      (1ull << 20)
 #define RUN      64u
 
+const struct flood_shape flood_8 = {.opcode = PVRDMA_WR_RDMA_WRITE,
+                                    .len = 8,
+                                    .inline_data = true,
+                                    .qps = 64,
+                                    .depth = 4096};
+const struct flood_shape flood_64k = {
+    .opcode = PVRDMA_WR_RDMA_WRITE, .len = 65536, .qps = 16, .depth = 1024};
+
 static struct vg_buf *shuffled(struct vguest *g, uint64_t va, uint64_t len, GRand *r)
 {
     struct vg_buf *b = g_new0(struct vg_buf, 1);
@@ -98,10 +106,7 @@ static void open_qps(struct flood *f, GRand *r)
             vg_qp_connect(f->tx[i], f->rx[i], &sh->conn);
             continue;
         }
-        g_assert_cmpint(vg_qp_to_init(f->tx[i], &sh->conn), ==, 0);
-        g_assert_cmpint(
-            vg_qp_to_rtr(f->tx[i], &f->s[1].g->gid, f->rx[i]->qpn, 0, &sh->conn), ==, 0);
-        g_assert_cmpint(vg_qp_to_rts(f->tx[i], 0, &sh->conn), ==, 0);
+        vg_qp_reset_to_rts(f->tx[i], &f->s[1].g->gid, f->rx[i]->qpn, 0, 0, &sh->conn);
     }
 }
 

@@ -25,6 +25,10 @@ struct flood_shape {
     bool nowhere; /* the receiving side's queue pairs stay in RESET */
 };
 
+/* WRITEs of 8 bytes and of 64 KiB; rings that last for milliseconds, so that the guest's
+ * thread may sleep meanwhile. */
+extern const struct flood_shape flood_8, flood_64k;
+
 struct flood {
     struct flood_shape shape;
     struct vgt_side s[2]; /* qp: a plain one, not used by the flood */

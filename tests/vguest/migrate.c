@@ -175,7 +175,7 @@ void vg_raise_all(struct vguest *g)
 }
 
 /* Set it; if it cannot be, say what the daemon says of it. */
-static void must_set(struct vguest *g, enum vfio_user_mig_state state)
+void vg_mig_enter(struct vguest *g, enum vfio_user_mig_state state)
 {
     int err = vg_mig_set(g, state);
 
@@ -189,15 +189,15 @@ static void must_set(struct vguest *g, enum vfio_user_mig_state state)
 
 GByteArray *vg_mig_save(struct vguest *g)
 {
-    must_set(g, VFIO_USER_MIG_STOP_COPY);
+    vg_mig_enter(g, VFIO_USER_MIG_STOP_COPY);
     return vg_mig_read(g, 65536);
 }
 
 void vg_mig_load(struct vguest *g, const GByteArray *stream)
 {
-    must_set(g, VFIO_USER_MIG_RESUMING);
+    vg_mig_enter(g, VFIO_USER_MIG_RESUMING);
     g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 65536), ==, 0);
-    must_set(g, VFIO_USER_MIG_STOP);
+    vg_mig_enter(g, VFIO_USER_MIG_STOP);
 }
 
 void vg_begin_vmm(struct vguest *g, struct vg_daemon *d, unsigned vm)
@@ -222,7 +222,7 @@ struct vg_place vg_place_resuming(struct vguest *g, struct vg_daemon *d, unsigne
     struct vg_place place = vg_place_open(g, d, vm);
 
     vg_place_swap(g, &place);
-    must_set(g, VFIO_USER_MIG_RESUMING);
+    vg_mig_enter(g, VFIO_USER_MIG_RESUMING);
     vg_place_swap(g, &place);
     return place;
 }
@@ -234,7 +234,7 @@ void vg_move_state(struct vguest *g, struct vg_place *place)
     vg_place_swap(g, place);
     g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, VFIO_USER_MAX_DATA), ==,
                     0);
-    must_set(g, VFIO_USER_MIG_STOP);
+    vg_mig_enter(g, VFIO_USER_MIG_STOP);
 }
 
 struct vg_place vg_move_begin(struct vguest *g, struct vg_daemon *d, unsigned vm)
@@ -250,7 +250,7 @@ void vg_move_end(struct vguest *g, struct vg_place *from, enum vg_move how)
     if (how == VG_MOVE_LEAVE_FIRST) {
         vg_place_close(from);
     }
-    must_set(g, VFIO_USER_MIG_RUNNING);
+    vg_mig_enter(g, VFIO_USER_MIG_RUNNING);
     vg_raise_all(g);
     if (how == VG_MOVE_PLAIN) {
         vg_place_close(from);

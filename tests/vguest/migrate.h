@@ -13,6 +13,7 @@
 
 /* MIG_DEVICE_STATE: 0, a positive errno of the daemon's, or a negative one. */
 int vg_mig_set(struct vguest *g, enum vfio_user_mig_state state);
+void vg_mig_enter(struct vguest *g, enum vfio_user_mig_state state); /* it succeeds */
 enum vfio_user_mig_state vg_mig_get(struct vguest *g);
 /* In RESUMING: what comes is a snapshot. */
 int vg_mig_put_back(struct vguest *g);

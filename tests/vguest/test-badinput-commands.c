@@ -94,16 +94,6 @@ static void command_flood(void)
     vgt_pair_close(&p);
 }
 
-static int add_vector(struct vguest *g, uint32_t vector, uint64_t pdir, uint32_t npages)
-{
-    struct pvrdma_ext_cmd_vector req = {.cmd = PVRDMA_CMD_ADD_VECTOR,
-                                        .vector = vector,
-                                        .pdir_dma = pdir,
-                                        .npages = npages};
-
-    return vg_command(g, &req, sizeof(req), NULL, 0);
-}
-
 /* Vectors over and over, with rings that are one page, nobody's, or each other. */
 static void vector_flood(void)
 {
@@ -124,7 +114,7 @@ static void vector_flood(void)
             unsigned vector = i % (PVRDMA_EXT_MAX_VECTORS + 2);
             uint32_t npages = i % 3 ? 64 : 65;
 
-            bad += add_vector(g, vector, pdir + (i % 5 ? 0 : NOWHERE), npages) != 0;
+            bad += vg_add_vector(g, vector, pdir + (i % 5 ? 0 : NOWHERE), npages) != 0;
         }
         g_assert_cmpint(bad, >, 0);
         counted(&t, bad);

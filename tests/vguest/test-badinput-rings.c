@@ -28,8 +28,7 @@ static void past_the_ring(void)
                 *qp->sq.prod_tail = bad[i / 2];
                 vg_ring_send(qp);
             }
-            g_assert_true(
-                vg_event_wait(p.s[0].g, PVRDMA_EVENT_QP_FATAL, qp->handle, VGT_WAIT_MS));
+            vgt_expect_event(p.s[0].g, PVRDMA_EVENT_QP_FATAL, qp->handle);
             counted(&t, 1);
             counted(&peer, 0);
             vgt_pair_reconnect(&p, NULL);
@@ -76,8 +75,7 @@ static void overrun(void)
     for (unsigned i = 0; i < 12; i++) {
         vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
     }
-    g_assert_true(
-        vg_event_wait(p.s[0].g, PVRDMA_EVENT_CQ_ERR, p.s[0].scq->handle, VGT_WAIT_MS));
+    vgt_expect_event(p.s[0].g, PVRDMA_EVENT_CQ_ERR, p.s[0].scq->handle);
     counted(&t, 2); /* and QP_FATAL */
     counted(&peer, 0);
     vgt_pair_close(&p);
@@ -136,8 +134,7 @@ static void overrun_resized(void)
             g_usleep(200);
         }
         g_thread_join(t);
-        g_assert_true(vg_event_wait(p.s[0].g, PVRDMA_EVENT_CQ_ERR, p.s[0].scq->handle,
-                                    VGT_WAIT_MS));
+        vgt_expect_event(p.s[0].g, PVRDMA_EVENT_CQ_ERR, p.s[0].scq->handle);
         counted(&events, 2);
         counted(&peer, 0);
         counted(&commands, 1);

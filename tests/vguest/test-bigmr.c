@@ -18,7 +18,6 @@
 #define OFFSET  0x123ull /* of the MR in its first page */
 #define LENGTH  (4 * GIB + 5 * 4096 + 77)
 #define NPAGES  ((uint32_t)((OFFSET + LENGTH + 4095) / 4096))
-#define RW      (VFIO_USER_DMA_READ_FLAG | VFIO_USER_DMA_WRITE_FLAG)
 
 /* Memory besides the library's, an order of its pages, and an MR over them. */
 struct big {
@@ -38,7 +37,8 @@ static void big_open(struct big *b, struct vg_pd *pd)
     g_assert_cmpint(b->fd, >=, 0);
     g_assert_cmpint(ftruncate(b->fd, NPAGES * 4096ll), ==, 0);
     g_assert_cmpint(fcntl(b->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL), ==, 0);
-    g_assert_cmpint(vg_dma_map(b->g, b->fd, 0, BIG_GPA, NPAGES * 4096ull, RW), ==, 0);
+    g_assert_cmpint(vg_dma_map(b->g, b->fd, 0, BIG_GPA, NPAGES * 4096ull, VG_DMA_RW), ==,
+                    0);
     b->page = g_new(uint64_t, NPAGES);
     for (uint32_t i = 0; i < NPAGES; i++) {
         b->page[i] = BIG_GPA + i * 4096ull;

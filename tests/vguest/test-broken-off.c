@@ -71,7 +71,7 @@ static void test_accounts(void)
     mr[1] = big_mr(&p.s[1]);
     start_big(&p, mr[0], mr[1]->rkey);
     under_way = vgt_counter("vm0", "datapath", "tx_bytes");
-    g_assert_cmpint(vg_qp_to_state(p.s[1].qp, PVRDMA_QPS_ERR), ==, 0);
+    vg_qp_to_state(p.s[1].qp, PVRDMA_QPS_ERR);
     expect_broken_off(&p.s[0], false);
     after = vgt_counter("vm0", "datapath", "tx_bytes");
     g_assert_cmpint(after, >=, under_way);
@@ -100,7 +100,7 @@ static void test_other_peer(void)
     qpn = p.s[1].qp->qpn;
     rkey = mr[1]->rkey;
     start_big(&p, mr[0], rkey);
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm0"), ==, 0);
+    vgt_vm(vgt_daemon, "pause", 0);
     vg_mr_free(mr[1]);
     vgt_side_close(&p.s[1]);
 
@@ -108,11 +108,11 @@ static void test_other_peer(void)
     again = big_mr(&p.s[1]);
     g_assert_cmpuint(p.s[1].qp->qpn, ==, qpn);
     g_assert_cmpuint(again->rkey, ==, rkey);
-    g_assert_cmpint(vg_qp_to_init(p.s[1].qp, &impatient), ==, 0);
-    g_assert_cmpint(vg_qp_to_rtr(p.s[1].qp, &nobody, 99, 0, &impatient), ==, 0);
+    vg_qp_to_init(p.s[1].qp, &impatient);
+    vg_qp_to_rtr(p.s[1].qp, &nobody, 99, 0, &impatient);
     vgt_fill(VG_MR_HOST(again, 0), REAL * PVRDMA_PAGE_SIZE, 5);
     vgt_fill(VG_MR_HOST(mr[0], 0), REAL * PVRDMA_PAGE_SIZE, 6);
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm resume vm0"), ==, 0);
+    vgt_vm(vgt_daemon, "resume", 0);
     expect_broken_off(&p.s[0], true);
     vgt_check(VG_MR_HOST(again, 0), REAL * PVRDMA_PAGE_SIZE, 5);
 
@@ -141,7 +141,7 @@ static void test_flushed_memory(void)
         vgt_recv(&p.s[1], 1, 0, MIB);
         vgt_send(&p.s[0], 2, PVRDMA_WR_SEND, VGT_SIG, 0, MIB, NULL, 0);
         g_usleep(g_rand_int(r) % 64);
-        g_assert_cmpint(vg_qp_to_state(p.s[1].qp, PVRDMA_QPS_ERR), ==, 0);
+        vg_qp_to_state(p.s[1].qp, PVRDMA_QPS_ERR);
         g_assert_true(vg_cq_wait(p.s[1].rcq, &cqe, VGT_WAIT_MS));
         g_assert_cmpuint(round, <, 200 * want);
         if (cqe.status == PVRDMA_WC_WR_FLUSH_ERR) {

@@ -70,8 +70,8 @@ static void connection(void)
 
         g_assert_cmpuint(vg_post_send(qp[i], &wr, 1), ==, 1);
     }
-    g_assert_cmpint(vg_qp_to_state(qp[0], PVRDMA_QPS_ERR), ==, 0);
-    g_assert_cmpint(vg_qp_to_reset(qp[1]), ==, 0);
+    vg_qp_to_state(qp[0], PVRDMA_QPS_ERR);
+    vg_qp_to_reset(qp[1]);
     for (unsigned i = 0; i < 2; i++) {
         vg_qp_free(qp[i]);
         while (vg_cq_poll(s[i]->scq, &cqe, 1) == 1) {
@@ -156,8 +156,8 @@ static void program(void)
 /* The VM stands still for a moment, which is not the peer's time. */
 static void standstill(void)
 {
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm1"), ==, 0);
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm resume vm1"), ==, 0);
+    vgt_vm(vgt_daemon, "pause", 1);
+    vgt_vm(vgt_daemon, "resume", 1);
 }
 
 static void whole_vm(void)
@@ -397,7 +397,7 @@ static void test_address_lost(void)
         post_large(0, PVRDMA_WR_RDMA_WRITE);
     }
     vgt_await_counter("vm0", "datapath", "tx_bytes", 1);
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm0"), ==, 0);
+    vgt_vm(vgt_daemon, "pause", 0);
     moved = totals_of(0).bytes;
     if (moved % LARGE) {
         g_assert_cmpint(vg_unbind_gid(receiver, 0, &receiver->gid), ==, 0);
@@ -405,7 +405,7 @@ static void test_address_lost(void)
     } else {
         g_test_skip("none was in the middle when their sender stood still");
     }
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm resume vm0"), ==, 0);
+    vgt_vm(vgt_daemon, "resume", 0);
     for (unsigned i = 0; i < QUEUED; i++) {
         vgt_expect(pair.s[0].scq, 1, PVRDMA_WC_SUCCESS);
     }

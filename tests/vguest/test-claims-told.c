@@ -55,11 +55,11 @@ static void test_told(void)
     g_assert_cmpint(vg_unbind_gid(g, 1, &gid[1]), ==, 0);
     claims_hear(1, PEER_MSG_UNCLAIM, &gid[1]);
 
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm0"), ==, 0);
+    vgt_vm(vgt_daemon, "pause", 0);
     assert_held(claims_hear(1, PEER_MSG_HOLD, &gid[0]));
     claims_ask(1, &gid[0]);
     assert_held(claims_hear(1, PEER_MSG_CLAIM, &gid[0]));
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm resume vm0"), ==, 0);
+    vgt_vm(vgt_daemon, "resume", 0);
     g_assert_cmpuint(claims_hear(1, PEER_MSG_HOLD, &gid[0]).hold_ms, ==, 0);
 
     claims_say(1, PEER_MSG_ASK, other);
@@ -231,7 +231,7 @@ static void test_paused(void)
     link_knowing(1, &gid[0]);
     g[1] = vguest_new(vgt_daemon, 1, NULL);
     claims_hear(1, PEER_MSG_CLAIM, &gid[1]);
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm1"), ==, 0);
+    vgt_vm(vgt_daemon, "pause", 1);
     assert_held(claims_hear(1, PEER_MSG_HOLD, &gid[1]));
     thread = begin_restart(&us);
     assert_held_shortly(claims_hear(1, PEER_MSG_HOLD, &gid[0]));

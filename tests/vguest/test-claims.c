@@ -154,7 +154,7 @@ static void test_moved(void)
     g_assert_cmpint(claims_status("directory", "claims_refused"), ==, 1);
     ud_passes(&s, &s, (struct dg){.len = 64, .wr_id = 1});
 
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm0"), ==, 0);
+    vgt_vm(vgt_daemon, "pause", 0);
     claims_hear(1, PEER_MSG_HOLD, &s.g->gid);
     claims_hear(2, PEER_MSG_HOLD, &s.g->gid);
     claims_say(1, PEER_MSG_CLAIM, claims_make(&s.g->gid, 7, 99));
@@ -167,7 +167,7 @@ static void test_moved(void)
     claims_say(1, PEER_MSG_CLAIM, mine);
     claims_settle(1);
     g_assert_cmpint(claims_status("directory", "remote_gids"), ==, 0);
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm resume vm0"), ==, 0);
+    vgt_vm(vgt_daemon, "resume", 0);
     ud_passes(&s, &s, (struct dg){.len = 64, .wr_id = 2});
     vgt_side_close(&s);
     claims_end();

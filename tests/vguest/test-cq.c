@@ -157,8 +157,7 @@ static void test_cq_overrun(void)
     for (unsigned i = 0; i < 12; i++) {
         vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
     }
-    g_assert_true(
-        vg_event_wait(p.s[0].g, PVRDMA_EVENT_CQ_ERR, p.s[0].scq->handle, VGT_WAIT_MS));
+    vgt_expect_event(p.s[0].g, PVRDMA_EVENT_CQ_ERR, p.s[0].scq->handle);
     g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_ERR);
     /* What was complete before stays readable, nothing is overwritten. */
     while (vg_cq_poll(p.s[0].scq, &c, 1) == 1) {
@@ -188,18 +187,16 @@ static void test_qp_of_failed_cq(void)
     for (unsigned i = 0; i < 12; i++) {
         vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
     }
-    g_assert_true(vg_event_wait(g, PVRDMA_EVENT_CQ_ERR, p.s[0].scq->handle, VGT_WAIT_MS));
-    g_assert_true(
-        vg_event_wait(g, PVRDMA_EVENT_QP_FATAL, p.s[0].qp->handle, VGT_WAIT_MS));
+    vgt_expect_event(g, PVRDMA_EVENT_CQ_ERR, p.s[0].scq->handle);
+    vgt_expect_event(g, PVRDMA_EVENT_QP_FATAL, p.s[0].qp->handle);
 
     for (unsigned i = 0; i < 2; i++) {
         if (i) {
             later = vg_qp_new(p.s[0].pd, p.s[0].scq, p.s[0].rcq, &o.qp);
         }
         g_assert_cmpuint(vg_qp_state(later), ==, PVRDMA_QPS_RESET);
-        g_assert_cmpint(vg_qp_to_init(later, NULL), ==, 0);
-        g_assert_true(
-            vg_event_wait(g, PVRDMA_EVENT_QP_FATAL, later->handle, VGT_WAIT_MS));
+        vg_qp_to_init(later, NULL);
+        vgt_expect_event(g, PVRDMA_EVENT_QP_FATAL, later->handle);
         g_assert_cmpuint(vg_qp_state(later), ==, PVRDMA_QPS_ERR);
         vg_qp_free(later);
     }
@@ -220,8 +217,7 @@ static void test_cq_bad_index(void)
             g_usleep(500);
         }
     }
-    g_assert_true(
-        vg_event_wait(p.s[0].g, PVRDMA_EVENT_CQ_ERR, p.s[0].scq->handle, VGT_WAIT_MS));
+    vgt_expect_event(p.s[0].g, PVRDMA_EVENT_CQ_ERR, p.s[0].scq->handle);
     *p.s[0].scq->cons_head = 0;
     vgt_pair_close(&p);
     vg_daemon_check(vgt_daemon);
@@ -307,7 +303,7 @@ static void test_cq_of_many(void)
         struct vg_cq *other = i % 2 ? p.s[0].rcq : p.s[0].scq;
 
         qp[i] = vg_qp_new(p.s[0].pd, p.s[0].scq, other, &small);
-        g_assert_cmpint(vg_qp_to_init(qp[i], NULL), ==, 0);
+        vg_qp_to_init(qp[i], NULL);
         g_hash_table_add(left, GUINT_TO_POINTER(qp[i]->handle));
     }
     g_hash_table_add(left, GUINT_TO_POINTER(p.s[0].qp->handle));

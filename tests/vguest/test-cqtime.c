@@ -126,7 +126,7 @@ static void test_many(void)
     g_assert_cmpuint(last, >, first);
     g_assert_cmpuint(distinct, >, 3200 / 2);
     vgt_recv(&p.s[0], 7, 0, 64);
-    g_assert_cmpint(vg_qp_to_state(p.s[0].qp, PVRDMA_QPS_ERR), ==, 0);
+    vg_qp_to_state(p.s[0].qp, PVRDMA_QPS_ERR);
     {
         struct pvrdma_cqe c = vgt_expect(p.s[0].rcq, 7, PVRDMA_WC_WR_FLUSH_ERR);
 
@@ -505,11 +505,6 @@ static void test_gone(gconstpointer data)
     }
 }
 
-static void ctl(const char *what, const char *vm)
-{
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm %s %s", what, vm), ==, 0);
-}
-
 /* A paused VM hears nothing; when it runs again, what is due. */
 static void test_paused(void)
 {
@@ -522,15 +517,15 @@ static void test_paused(void)
     for (unsigned i = 0; i < 3; i++) {
         vg_cq_arm(cq, false);
         write_and_poll(&p, 1);
-        ctl("pause", "vm0");
+        vgt_vm(vgt_daemon, "pause", 0);
         if (*cq->arm == PVRDMA_EXT_ARM_NONE) { /* the machine is slow */
-            ctl("resume", "vm0");
+            vgt_vm(vgt_daemon, "resume", 0);
             expect_event(cq);
             continue;
         }
         g_assert_false(vg_cqn_wait(cq->g, cq->handle, 100));
         g_assert_cmpuint(*cq->arm, ==, PVRDMA_EXT_ARM_ANY);
-        ctl("resume", "vm0");
+        vgt_vm(vgt_daemon, "resume", 0);
         expect_event(cq);
         g_assert_cmpuint(*cq->arm, ==, PVRDMA_EXT_ARM_NONE);
     }

@@ -80,16 +80,10 @@ static void fail_attach(unsigned step)
         g_assert_cmpint(vg_dma_map(g, g->memfd, 0, 4096, 1 << 20, 3), ==, EEXIST);
         break;
     case 6: /* interrupts with too many descriptors */
-        g_assert_cmpint(
-            vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER, 0,
-                        1, efd, 2),
-            >, 0);
+        g_assert_cmpint(vg_set_irqs(g, VG_IRQ_EVENTFDS, 0, 1, efd, 2), >, 0);
         break;
     case 7: /* interrupts that are none */
-        g_assert_cmpint(
-            vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER, 0,
-                        1, &g->memfd, 1),
-            >, 0);
+        g_assert_cmpint(vg_set_irqs(g, VG_IRQ_EVENTFDS, 0, 1, &g->memfd, 1), >, 0);
         break;
     case 8: /* a shared region whose rings do not exist */
         vg_setup_dsr(g);
@@ -329,8 +323,7 @@ static void test_2018_20216(void)
 
         *p.s[0].qp->sq.prod_tail = bad[i];
         vg_ring_send(p.s[0].qp);
-        g_assert_true(vg_event_wait(p.s[0].g, PVRDMA_EVENT_QP_FATAL, p.s[0].qp->handle,
-                                    VGT_WAIT_MS));
+        vgt_expect_event(p.s[0].g, PVRDMA_EVENT_QP_FATAL, p.s[0].qp->handle);
         *p.s[0].qp->rq.prod_tail = bad[i];
         vg_ring_recv(p.s[0].qp);
         g_usleep(20000);
@@ -349,8 +342,7 @@ static void test_2018_20216(void)
     /* In range, but more than the ring holds: 100 entries of 64. */
     *p.s[0].qp->sq.prod_tail = 100;
     vg_ring_send(p.s[0].qp);
-    g_assert_true(
-        vg_event_wait(p.s[0].g, PVRDMA_EVENT_QP_FATAL, p.s[0].qp->handle, VGT_WAIT_MS));
+    vgt_expect_event(p.s[0].g, PVRDMA_EVENT_QP_FATAL, p.s[0].qp->handle);
     vgt_pair_close(&p);
     assert_sound();
 }

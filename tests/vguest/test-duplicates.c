@@ -40,9 +40,7 @@ struct rivals {
 static void load(struct vguest *g, struct vg_place *place, const GByteArray *stream)
 {
     vg_place_swap(g, place);
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RESUMING), ==, 0);
-    g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 65536), ==, 0);
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP), ==, 0);
+    vg_mig_load(g, stream);
     vg_place_swap(g, place);
 }
 

@@ -397,21 +397,14 @@ static void attack_irq_swap(GRand *r)
 
         vg_cq_arm(p.s[0].scq, false);
         vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
-        g_assert_cmpint(
-            vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER, v,
-                        1, &fd, 1),
-            ==, 0);
+        g_assert_cmpint(vg_set_irqs(g, VG_IRQ_EVENTFDS, v, 1, &fd, 1), ==, 0);
         close(fd);
-        g_assert_cmpint(
-            vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER, v,
-                        1, NULL, 0),
-            ==, 0);
+        g_assert_cmpint(vg_set_irqs(g, VG_IRQ_EVENTFDS, v, 1, NULL, 0), ==, 0);
         g_assert_true(vg_cq_wait(p.s[0].scq, &c, VGT_WAIT_MS));
         g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
     } while (go_on());
-    g_assert_cmpint(vg_set_irqs(p.s[0].g,
-                                VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER,
-                                0, PVRDMA_NUM_VEC, p.s[0].g->irq, PVRDMA_NUM_VEC),
+    g_assert_cmpint(vg_set_irqs(p.s[0].g, VG_IRQ_EVENTFDS, 0, PVRDMA_NUM_VEC,
+                                p.s[0].g->irq, PVRDMA_NUM_VEC),
                     ==, 0);
     vgt_pair_close(&p);
 }

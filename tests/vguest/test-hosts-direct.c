@@ -140,15 +140,20 @@ static int call_ready(bool reliable)
     return fd;
 }
 
+/* The first of a test about RC. */
+static int begin_ready(void)
+{
+    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
+    return call_ready(true);
+}
+
 /* A frame whose parts come late, cut everywhere: its end, too, is put together again. */
 static void test_cut(void)
 {
     static const uint32_t cut[] = {1, 15, 16, 17, 4000, LONG - HELD, LONG - 1};
     static uint8_t frame[FPDU_MAX_SIZE];
-    int fd;
+    int fd = begin_ready();
 
-    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
-    fd = call_ready(true);
     expect(0, FIRST, 1);
     expect(FIRST, LONG, 2);
     expect_beside(FIRST + LONG);
@@ -194,10 +199,8 @@ static void expect_straight(int fd, uint32_t len, bool last)
 static void test_spoiled(void)
 {
     for (int last = 0; last < 2; last++) {
-        int fd;
+        int fd = begin_ready();
 
-        fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
-        fd = call_ready(true);
         expect_straight(fd, LONG, last);
         /* By way of the buffer from now on: of what is wrong nothing is stored. */
         fd = call();
@@ -217,10 +220,8 @@ static void test_spoiled(void)
 /* Messages that are shorter from now on: the second one of these is received so, too. */
 static void test_shorter(void)
 {
-    int fd;
+    int fd = begin_ready();
 
-    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
-    fd = call_ready(true);
     put_write(fd, SHORTER, true, 1, 0);
     await_ack(1);
     expect_straight(fd, SHORTER, true);
@@ -230,10 +231,8 @@ static void test_shorter(void)
 /* Messages of two segments that are alike: so are the ones that come. */
 static void test_alike(void)
 {
-    int fd;
+    int fd = begin_ready();
 
-    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
-    fd = call_ready(true);
     for (unsigned i = 1; i <= 2; i++) {
         clear_place();
         begin_write();
@@ -254,10 +253,8 @@ static void test_alike(void)
 static void test_unlike(void)
 {
     for (unsigned i = 0; i < 3; i++) {
-        int fd;
+        int fd = begin_ready();
 
-        fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
-        fd = call_ready(true);
         clear_place();
         begin_write();
         put_next(fd, FIRST, false, 3, 0);
@@ -274,10 +271,8 @@ static void test_unlike(void)
 /* A SEND that is too long for its receive, which its last segment tells. */
 static void test_too_long(void)
 {
-    int fd;
+    int fd = begin_ready();
 
-    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
-    fd = call_ready(true);
     clear_place();
     vgt_recv(&victim, 1, PLACE, FIRST + 2 * LONG - 1);
     vgt_recv(&victim, 2, PLACE, FIRST + 2 * LONG - 1);
@@ -303,10 +298,8 @@ static void test_taken_away(void)
     static uint8_t frame[FPDU_MAX_SIZE];
     struct vg_mr *mr;
     size_t size;
-    int fd;
+    int fd = begin_ready();
 
-    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
-    fd = call_ready(true);
     mr = vg_mr_new(victim.pd, victim.mr->buf, VG_ACCESS_ALL);
     clear_place();
     begin_write();
@@ -335,8 +328,7 @@ struct half {
 
 static void begin_half(struct half *h)
 {
-    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
-    h->fd = call_ready(true);
+    h->fd = begin_ready();
     clear_place();
     vgt_recv(&victim, 1, PLACE, FIRST + LONG);
     begin_send(1);
@@ -353,7 +345,7 @@ static void test_flushed(void)
     static struct half h;
 
     begin_half(&h);
-    g_assert_cmpint(vg_qp_to_state(victim.qp, PVRDMA_QPS_ERR), ==, 0);
+    vg_qp_to_state(victim.qp, PVRDMA_QPS_ERR);
     vgt_expect(victim.rcq, 1, PVRDMA_WC_WR_FLUSH_ERR);
     clear_place();
     /* It may be closed already. */
@@ -372,13 +364,13 @@ static void test_stopped(void)
     static struct half h;
 
     begin_half(&h);
-    g_assert_cmpint(vg_mig_set(victim.g, VFIO_USER_MIG_STOP), ==, 0);
-    g_assert_cmpint(vg_mig_set(victim.g, VFIO_USER_MIG_STOP_COPY), ==, 0);
+    vg_mig_enter(victim.g, VFIO_USER_MIG_STOP);
+    vg_mig_enter(victim.g, VFIO_USER_MIG_STOP_COPY);
     clear_place();
     put(h.fd, h.frame + h.at, h.size - h.at);
     g_usleep(20000);
     expect_beside(0);
-    g_assert_cmpint(vg_mig_set(victim.g, VFIO_USER_MIG_RUNNING), ==, 0);
+    vg_mig_enter(victim.g, VFIO_USER_MIG_RUNNING);
     g_assert_cmpuint(vgt_expect(victim.rcq, 1, PVRDMA_WC_SUCCESS).byte_len, ==,
                      FIRST + LONG);
     await_ack(1);
@@ -412,7 +404,7 @@ static void test_answers(void)
         put_next(fd, i < 3 ? LONG - 7 * i : SHORTEST, false, 3, 0);
     }
     await_byte(PLACE + 3 * LONG - 21 + SHORTEST - 1, 3);
-    g_assert_cmpint(vg_mig_set(victim.g, VFIO_USER_MIG_STOP), ==, 0);
+    vg_mig_enter(victim.g, VFIO_USER_MIG_STOP);
     write = segment;
     rdmap_begin(&segment, RDMAP_READ_RESPONSE);
     segment.ddp.stag = request.read.sink_stag;
@@ -421,7 +413,7 @@ static void test_answers(void)
     segment = write;
     size += make(frame + size, SHORTEST, false, 4, 1);
     put(fd, frame, size);
-    g_assert_cmpint(vg_mig_set(victim.g, VFIO_USER_MIG_RUNNING), ==, 0);
+    vg_mig_enter(victim.g, VFIO_USER_MIG_RUNNING);
     expect_end(fd, MPA_BAD_CRC);
     expect(3 * LONG - 21, SHORTEST, 3);
     expect_beside(3 * LONG - 21 + SHORTEST);
@@ -437,10 +429,8 @@ static void test_no_place(void)
     static uint8_t frame[FPDU_MAX_SIZE];
     struct pvrdma_sge sge[2];
     struct vg_wr wr = {.wr_id = 1, .nsge = 2, .sge = sge};
-    int fd;
+    int fd = begin_ready();
 
-    fakestream_begin(PVRDMA_QPT_RC, MPA_REQUEST);
-    fd = call_ready(true);
     clear_place();
     sge[0] = vg_sge(victim.mr, PLACE, FIRST);
     sge[1] = vg_sge(victim.mr, PLACE + FIRST, LONG);
@@ -454,7 +444,7 @@ static void test_no_place(void)
     await_byte(PLACE, 3);
     g_usleep(50000); /* the header is seen */
     close(fd);
-    g_assert_cmpint(vg_qp_to_state(victim.qp, PVRDMA_QPS_ERR), ==, 0);
+    vg_qp_to_state(victim.qp, PVRDMA_QPS_ERR);
     vgt_expect(victim.rcq, 1, PVRDMA_WC_WR_FLUSH_ERR);
     vgt_expect(victim.rcq, 2, PVRDMA_WC_WR_FLUSH_ERR);
     expect_beside(FIRST);

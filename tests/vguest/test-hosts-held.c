@@ -29,11 +29,6 @@ static void end(void)
     vgt_daemon = NULL;
 }
 
-static void ctl(struct vg_daemon *d, const char *what)
-{
-    g_assert_cmpint(vg_ctl(d, NULL, "vm %s vm1", what), ==, 0);
-}
-
 /* By a message of @opcode from side 0 to side 1, which is on @d. */
 static void fails_late(struct vgt_pair *p, struct vg_daemon *d, uint32_t opcode,
                        const struct vg_conn *conn)
@@ -46,7 +41,7 @@ static void fails_late(struct vgt_pair *p, struct vg_daemon *d, uint32_t opcode,
     vgt_fill(VG_MR_HOST(p->s[1].mr, 0), 100000, 2);
     vgt_recv(&p->s[1], 2, 0, 100000);
     begun = vg_now_ns();
-    ctl(d, "pause");
+    vgt_vm(d, "pause", 1);
     vgt_send(&p->s[0], 3, opcode, VGT_SIG, 0, 100000, &p->s[1], 0);
     g_assert_true(vg_cq_wait(p->s[0].scq, &c, VGT_WAIT_MS));
     g_assert_cmpint(vg_now_ns() - begun, >=, HOLD_NS);
@@ -54,7 +49,7 @@ static void fails_late(struct vgt_pair *p, struct vg_daemon *d, uint32_t opcode,
     g_assert_cmpuint(c.status, ==, PVRDMA_WC_RETRY_EXC_ERR);
     vgt_expect_none(p->s[1].rcq, 0);
     vgt_check(VG_MR_HOST(p->s[1].mr, 0), 100000, 2);
-    ctl(d, "resume");
+    vgt_vm(d, "resume", 1);
     vgt_pair_reconnect(p, conn);
 }
 
@@ -106,22 +101,22 @@ static void test_unreliable(void)
 
     begin(1, "");
     ud_open(&ud, 0, 1, VGT_STOCK);
-    ctl(host[0], "pause");
+    vgt_vm(host[0], "pause", 1);
     UD_LOST(&ud.s[0], &ud.s[1], 0, "to_paused");
     g_usleep(HOLD_NS / 1000 + 100000);
     UD_LOST(&ud.s[0], &ud.s[1], 0, "to_paused");
-    ctl(host[0], "resume");
+    vgt_vm(host[0], "resume", 1);
     ud_passes(&ud.s[0], &ud.s[1], (struct dg){.len = 8, .wr_id = 5});
     vgt_pair_close(&ud);
 
     vgt_pair_open(&uc, 0, 1, &o);
-    ctl(host[0], "pause");
+    vgt_vm(host[0], "pause", 1);
     g_usleep(HOLD_NS / 1000 + 100000);
     before = vgt_counter("vm0", "uc_dropped", "to_paused");
     vgt_send(&uc.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &uc.s[1], 0);
     vgt_expect(uc.s[0].scq, 1, PVRDMA_WC_SUCCESS);
     g_assert_cmpint(vgt_counter("vm0", "uc_dropped", "to_paused"), ==, before + 1);
-    ctl(host[0], "resume");
+    vgt_vm(host[0], "resume", 1);
     vgt_pair_close(&uc);
     end();
 }

@@ -554,7 +554,7 @@ static void test_reads(void)
     for (uint32_t i = 17; i <= 40; i++) {
         put_read(fd, i, 1 << 20);
     }
-    g_assert_cmpint(vg_qp_to_state(victim.qp, PVRDMA_QPS_ERR), ==, 0);
+    vg_qp_to_state(victim.qp, PVRDMA_QPS_ERR);
     for (unsigned i = 0; i < 32; i++) {
         g_assert_true(vg_cq_wait(victim.scq, &c, VGT_WAIT_MS));
         g_assert_cmpuint(c.status, !=, PVRDMA_WC_SUCCESS);

@@ -95,6 +95,18 @@ static void move(struct peer_claim c)
     } while (refused() != before);
 }
 
+/* A test begins, and VM 1 stands still; its claim. */
+static struct peer_claim begin_held(struct vgt_pair *p, const struct vg_conn *conn)
+{
+    struct peer_claim c;
+
+    begin(p, conn);
+    c = claim_of_vm1(p);
+    vgt_vm(host[1], "pause", 1);
+    hear(1, PEER_MSG_HOLD);
+    return c;
+}
+
 /* The queue pair of VM 0 looks for its peer at host 2. */
 static void hear_bind(const struct vgt_pair *p)
 {
@@ -131,13 +143,9 @@ static void test_stays(void)
  */
 static void test_follows(void)
 {
-    struct peer_claim c;
     struct vgt_pair p;
+    struct peer_claim c = begin_held(&p, &impatient);
 
-    begin(&p, &impatient);
-    c = claim_of_vm1(&p);
-    g_assert_cmpint(vg_ctl(host[1], NULL, "vm pause vm1"), ==, 0);
-    hear(1, PEER_MSG_HOLD);
     vgt_send(&p.s[0], 2, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100000, &p.s[1], 0);
     vgt_expect_none(p.s[0].scq, 1500);
     c.generation++;
@@ -158,13 +166,9 @@ static void test_follows(void)
 /* The stream to the former place is left for that alone, however patient one is. */
 static void test_leaves(void)
 {
-    struct peer_claim c;
     struct vgt_pair p;
+    struct peer_claim c = begin_held(&p, &patient);
 
-    begin(&p, &patient);
-    c = claim_of_vm1(&p);
-    g_assert_cmpint(vg_ctl(host[1], NULL, "vm pause vm1"), ==, 0);
-    hear(1, PEER_MSG_HOLD);
     c.generation++;
     c.hold_ms = 60000;
     move(c);
@@ -178,13 +182,9 @@ static void test_leaves(void)
 /* It comes back in the end, to where it was, and all goes on. */
 static void test_returns(void)
 {
-    struct peer_claim c;
     struct vgt_pair p;
+    struct peer_claim c = begin_held(&p, &impatient);
 
-    begin(&p, &impatient);
-    c = claim_of_vm1(&p);
-    g_assert_cmpint(vg_ctl(host[1], NULL, "vm pause vm1"), ==, 0);
-    hear(1, PEER_MSG_HOLD);
     vgt_fill(VG_MR_HOST(p.s[0].mr, 0), 100000, 4);
     vgt_send(&p.s[0], 2, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100000, &p.s[1], 0);
     c.generation++;
@@ -192,7 +192,7 @@ static void test_returns(void)
     move(c); /* host 1 does not hear of it */
     vgt_expect_none(p.s[0].scq, 200);
     say(0, PEER_MSG_UNCLAIM, c);
-    g_assert_cmpint(vg_ctl(host[1], NULL, "vm resume vm1"), ==, 0);
+    vgt_vm(host[1], "resume", 1);
     vgt_expect(p.s[0].scq, 2, PVRDMA_WC_SUCCESS);
     vgt_check(VG_MR_HOST(p.s[1].mr, 0), 100000, 4);
     vgt_write_once(&p, 5);
@@ -202,13 +202,9 @@ static void test_returns(void)
 /* A hold has an end, without another word. */
 static void test_bounded(void)
 {
-    struct peer_claim c;
     struct vgt_pair p;
+    struct peer_claim c = begin_held(&p, &impatient);
 
-    begin(&p, &impatient);
-    c = claim_of_vm1(&p);
-    g_assert_cmpint(vg_ctl(host[1], NULL, "vm pause vm1"), ==, 0);
-    hear(1, PEER_MSG_HOLD);
     c.generation++;
     c.hold_ms = 1000;
     move(c);
@@ -247,7 +243,7 @@ static GByteArray *save_and_go_on(struct vguest *g)
     GByteArray *stream;
 
     stream = vg_mig_save(g);
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RUNNING), ==, 0);
+    vg_mig_enter(g, VFIO_USER_MIG_RUNNING);
     return stream;
 }
 

@@ -117,8 +117,8 @@ static void test_churn(gconstpointer opaque)
                      &p.s[!w->from], LARGE);
             vgt_expect(p.s[w->from].scq, 3, PVRDMA_WC_REM_ACCESS_ERR);
         }
-        g_assert_cmpint(vg_qp_to_reset(p.s[w->from].qp), ==, 0);
-        g_assert_cmpint(vg_qp_to_reset(p.s[!w->from].qp), ==, 0);
+        vg_qp_to_reset(p.s[w->from].qp);
+        vg_qp_to_reset(p.s[!w->from].qp);
         vgt_pair_reconnect(&p, &patient);
     }
     one(&p, w->from);

@@ -98,10 +98,7 @@ static void test_idle_qps(void)
     alone = median_us(&p.s[0], &p.s[1]);
     for (unsigned i = 0; i < N; i++) {
         qp[i] = vg_qp_new(p.s[0].pd, p.s[0].scq, p.s[0].rcq, &small);
-        g_assert_cmpint(vg_qp_to_init(qp[i], NULL), ==, 0);
-        g_assert_cmpint(vg_qp_to_rtr(qp[i], &p.s[1].g->gid, p.s[1].qp->qpn, 0, NULL), ==,
-                        0);
-        g_assert_cmpint(vg_qp_to_rts(qp[i], 0, NULL), ==, 0);
+        vg_qp_reset_to_rts(qp[i], &p.s[1].g->gid, p.s[1].qp->qpn, 0, 0, NULL);
     }
     among = median_us(&p.s[0], &p.s[1]);
     g_test_message("8-byte WRITE, median: %.2f us alone, %.2f us among %d idle "

@@ -63,10 +63,8 @@ static void end_connect(struct end *e, unsigned peer_vm)
     struct pvrdma_gid gid = vg_gid(peer_vm);
 
     for (unsigned q = 0; q < NQP; q++) {
-        g_assert_cmpint(vg_qp_to_init(e->qp[q], &conn), ==, 0);
-        g_assert_cmpint(
-            vg_qp_to_rtr(e->qp[q], &gid, e->other.qpn[q], e->other.qpn[q], &conn), ==, 0);
-        g_assert_cmpint(vg_qp_to_rts(e->qp[q], e->me.qpn[q], &conn), ==, 0);
+        vg_qp_reset_to_rts(e->qp[q], &gid, e->other.qpn[q], e->other.qpn[q], e->me.qpn[q],
+                           &conn);
     }
 }
 

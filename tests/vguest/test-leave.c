@@ -180,7 +180,7 @@ static void test_administration(void)
     g_assert_cmpint(
         vg_ctl(vgt_daemon, NULL, "vm add extra network=lan addresses=10.0.9.9"), ==, 0);
     vgt_pair_open(&p, 0, 1, NULL);
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm1"), ==, 0);
+    vgt_vm(vgt_daemon, "pause", 1);
     vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100, &p.s[1], 0);
     restart(vgt_daemon);
     vgt_expect_none(p.s[0].scq, 100);
@@ -190,7 +190,7 @@ static void test_administration(void)
     vgt_usage_settled(&is);
     g_assert_cmpuint(is.fds, ==, was.fds);
     g_assert_cmpuint(is.threads, ==, was.threads);
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm resume vm1"), ==, 0);
+    vgt_vm(vgt_daemon, "resume", 1);
     vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
     g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm remove extra"), ==, 0);
     vgt_pair_close(&p);

@@ -23,7 +23,6 @@
 #define TIB           (1ull << 40)
 #define BIG_GPA       (1ull << 42)
 #define STANDSTILL_US 200000.0
-#define RW            (VFIO_USER_DMA_READ_FLAG | VFIO_USER_DMA_WRITE_FLAG)
 
 static uint64_t mem_available(void)
 {
@@ -79,7 +78,7 @@ static int give_big(struct vguest *g, uint64_t size)
 {
     int fd = filled(size), err;
 
-    err = vg_dma_map(g, fd, 0, BIG_GPA, size, RW);
+    err = vg_dma_map(g, fd, 0, BIG_GPA, size, VG_DMA_RW);
     close(fd);
     return err;
 }
@@ -213,7 +212,7 @@ enum unwanted { REFUSED, ONE_TOO_MANY, IN_THE_MIDDLE };
 /* The daemon stands still meanwhile; @fd is closed before it sees the message. */
 static void send_unwanted(struct vguest *g, enum unwanted how, int fd)
 {
-    struct vfio_user_dma_map m = {.argsz = sizeof(m), .flags = RW, .size = 1};
+    struct vfio_user_dma_map m = {.argsz = sizeof(m), .flags = VG_DMA_RW, .size = 1};
     struct vfio_user_hdr hdr = {.command = VFIO_USER_DMA_MAP,
                                 .size = sizeof(hdr) + sizeof(m),
                                 .flags = VFIO_USER_NO_REPLY};
@@ -345,14 +344,14 @@ static void test_sparse(void)
         hostile[i] = vguest_open(vgt_daemon, i, NULL);
         g_assert_cmpint(vg_connect(hostile[i]), ==, 0);
         g_assert_cmpint(vg_version(hostile[i]), ==, 0);
-        err = vg_dma_map(hostile[i], fd, 0, BIG_GPA, 4 * TIB, RW);
+        err = vg_dma_map(hostile[i], fd, 0, BIG_GPA, 4 * TIB, VG_DMA_RW);
         close(fd);
         g_assert_true(err == 0 || err == ENOSPC);
         mapped += err == 0;
         /* What is refused once is refused in many pieces, too. */
         for (unsigned k = 0; err && k < 64; k++) {
             fd = sealed(64 * GIB);
-            vg_dma_map(hostile[i], fd, 0, BIG_GPA + k * TIB, 64 * GIB, RW);
+            vg_dma_map(hostile[i], fd, 0, BIG_GPA + k * TIB, 64 * GIB, VG_DMA_RW);
             close(fd);
         }
     }
@@ -416,8 +415,7 @@ static int assign(struct vguest *g, unsigned n)
     for (unsigned i = 0; i < n; i++) {
         efd[i] = eventfd(0, EFD_CLOEXEC);
     }
-    err = vg_set_irqs(g, VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER, 0, n,
-                      efd, n);
+    err = vg_set_irqs(g, VG_IRQ_EVENTFDS, 0, n, efd, n);
     for (unsigned i = 0; i < n; i++) {
         close(efd[i]);
     }
@@ -446,12 +444,12 @@ static void test_no_descriptors(void)
     GArray *us = g_array_new(FALSE, FALSE, sizeof(double));
     int fd = sealed(1 << 20), admin;
 
-    g_assert_cmpint(vg_dma_map(g, fd, 0, BIG_GPA, 1 << 20, RW), ==, 0);
+    g_assert_cmpint(vg_dma_map(g, fd, 0, BIG_GPA, 1 << 20, VG_DMA_RW), ==, 0);
     g_assert_cmpint(vg_dma_unmap(g, BIG_GPA, 1 << 20), ==, 0);
     vgt_usage_settled(&before); /* what is closed is closed by a thread */
 
     limit_descriptors(free_descriptor());
-    g_assert_cmpint(vg_dma_map(g, fd, 0, BIG_GPA, 1 << 20, RW), ==, EMFILE);
+    g_assert_cmpint(vg_dma_map(g, fd, 0, BIG_GPA, 1 << 20, VG_DMA_RW), ==, EMFILE);
     g_assert_cmpint(assign(g, PVRDMA_NUM_VEC), ==, EMFILE);
     limit_descriptors(free_descriptor() + 1); /* one of them arrives */
     g_assert_cmpint(assign(g, PVRDMA_NUM_VEC), ==, EMFILE);
@@ -465,7 +463,7 @@ static void test_no_descriptors(void)
     close(admin);
 
     limit_descriptors(RLIM_INFINITY);
-    g_assert_cmpint(vg_dma_map(g, fd, 0, BIG_GPA, 1 << 20, RW), ==, 0);
+    g_assert_cmpint(vg_dma_map(g, fd, 0, BIG_GPA, 1 << 20, VG_DMA_RW), ==, 0);
     g_assert_cmpint(vg_dma_unmap(g, BIG_GPA, 1 << 20), ==, 0);
     g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "status"), ==, 0);
     vgt_usage_returns(&before);
@@ -541,7 +539,7 @@ static void test_objects(void)
     g = vguest_new(vgt_daemon, 0, NULL);
     g_assert_cmpint(ftruncate(fd, 3ll << 30), ==, 0); /* of which nothing is used */
     g_assert_cmpint(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL), ==, 0);
-    g_assert_cmpint(vg_dma_map(g, fd, 0, BIG_GPA, 3ull << 30, RW), ==, 0);
+    g_assert_cmpint(vg_dma_map(g, fd, 0, BIG_GPA, 3ull << 30, VG_DMA_RW), ==, 0);
     close(fd);
     pd = vg_pd_new(g);
     buf = vg_buf_new_alias(g, 0x10000000, (uint64_t)LIST_PAGES * PVRDMA_PAGE_SIZE, 1);

@@ -222,7 +222,7 @@ static bool move_in_unreliable(struct vgt_pair *p, uint64_t id, const struct at 
     struct pvrdma_cqe c;
 
     begin_message(p, PVRDMA_WR_SEND, id);
-    g_assert_cmpint(vg_mig_set(sender, VFIO_USER_MIG_STOP), ==, 0);
+    vg_mig_enter(sender, VFIO_USER_MIG_STOP);
     half = vg_cq_poll(p->s[0].scq, &c, 1) == 0;
     vg_move_state(g, &place);
     vg_move_end(g, &place, id % 3 ? VG_MOVE_PLAIN : VG_MOVE_LEAVE_FIRST);
@@ -309,11 +309,11 @@ static void test_source_host_dies(gconstpointer style)
     vg_daemon_kill(host[0]);
     host[0] = NULL;
     vgt_daemon = host[1];
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RESUMING), ==, 0);
+    vg_mig_enter(g, VFIO_USER_MIG_RESUMING);
     g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 65536), ==, 0);
     host_wait_up(host[1], 0, false);
     host_wait_up(host[2], 0, false);
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RUNNING), ==, 0);
+    vg_mig_enter(g, VFIO_USER_MIG_RUNNING);
     vg_raise_all(g);
     vg_place_close(&other);
     vgt_traffic_run(&t, 50);

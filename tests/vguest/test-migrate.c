@@ -126,11 +126,11 @@ static void test_cancel(gconstpointer style)
     vgt_traffic_open(&t, 0, 1, 4, 4, 200000, &o);
     for (unsigned i = 0; i < vgt_rounds(50); i++) {
         vgt_traffic_push(&t, 5);
-        g_assert_cmpint(vg_mig_set(t.s[0].g, state[i % 2]), ==, 0);
+        vg_mig_enter(t.s[0].g, state[i % 2]);
         if (i % 4 == 3) { /* it may have been read to the end */
             g_byte_array_unref(vg_mig_read(t.s[0].g, 4096));
         }
-        g_assert_cmpint(vg_mig_set(t.s[0].g, RUNNING), ==, 0);
+        vg_mig_enter(t.s[0].g, RUNNING);
     }
     vgt_traffic_run(&t, 20);
     vgt_traffic_close(&t);
@@ -151,20 +151,20 @@ static void test_stop(gconstpointer style)
 
         vgt_traffic_push(&t, 5);
         vg_cq_arm(t.s[0].rcq, false);
-        g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+        vg_mig_enter(g, STOP);
         for (unsigned v = 0; v < PVRDMA_NUM_VEC; v++) {
             vg_irq_wait(g, v, 0);
         }
         memcpy(before, g->ram, g->ram_size);
         g_usleep(30000);
-        g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
+        vg_mig_enter(g, STOP_COPY);
         first = vg_mig_read(g, 4096);
         g_usleep(5000);
         g_assert_cmpint(memcmp(before, g->ram, g->ram_size), ==, 0);
         for (unsigned v = 0; v < PVRDMA_NUM_VEC; v++) {
             g_assert_cmpuint(vg_irq_wait(g, v, 0), ==, 0);
         }
-        g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+        vg_mig_enter(g, RUNNING);
     }
     vgt_traffic_run(&t, 5);
     vgt_traffic_close(&t);
@@ -181,33 +181,31 @@ static void test_one_place(gconstpointer style)
     other = vg_place_open(g, vgt_daemon, 2);
     stream = vg_mig_save(g);
     vg_place_swap(g, &other);
-    g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
-    g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 1000), ==, 0);
-    g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+    vg_mig_load(g, stream);
     /* The source goes on first: then the target cannot. */
     vg_place_swap(g, &other);
-    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vg_mig_enter(g, RUNNING);
     vgt_write_once(&p, 1);
     vg_place_swap(g, &other);
     g_assert_cmpint(vg_mig_set(g, RUNNING), ==, EADDRINUSE);
     g_assert_cmpuint(vg_mig_get(g), ==, STOP);
     /* Nor when that stands still later: it is not what was saved any more. */
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm0"), ==, 0);
+    vgt_vm(vgt_daemon, "pause", 0);
     g_assert_cmpint(vg_mig_set(g, RUNNING), ==, EADDRINUSE);
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm resume vm0"), ==, 0);
+    vgt_vm(vgt_daemon, "resume", 0);
     vg_place_swap(g, &other);
     vgt_write_once(&p, 2);
     vg_place_close(&other);
 
     /* And the other way round. */
     other = vg_place_open(g, vgt_daemon, 2);
-    g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
+    vg_mig_enter(g, STOP_COPY);
     g_byte_array_unref(stream);
     stream = vg_mig_read(g, 65536);
     vg_place_swap(g, &other);
-    g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
+    vg_mig_enter(g, RESUMING);
     g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 1000), ==, 0);
-    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vg_mig_enter(g, RUNNING);
     vgt_write_once(&p, 3);
     vg_place_swap(g, &other);
     for (unsigned i = 0; i < 3; i++) {
@@ -239,7 +237,7 @@ static void test_target_fails(gconstpointer style)
         stream = vg_mig_save(g);
         vg_place_swap(g, &other);
         if (stage > 0) {
-            g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
+            vg_mig_enter(g, RESUMING);
         }
         if (stage > 1) {
             g_assert_cmpint(vg_mig_write(g, stream->data,
@@ -251,15 +249,15 @@ static void test_target_fails(gconstpointer style)
             g_assert_cmpint(vg_mig_set(g, STOP), ==, EBADMSG);
             g_assert_cmpuint(vg_mig_get(g), ==, FAILED);
         } else if (stage == 4) {
-            g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+            vg_mig_enter(g, STOP);
         } else if (stage == 5) { /* its VMM thinks again */
-            g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+            vg_mig_enter(g, STOP);
             g_assert_cmpint(vg_reset(g), ==, 0);
             g_assert_cmpuint(vg_mig_get(g), ==, RUNNING);
         }
         vg_place_swap(g, &other);
         vg_place_close(&other);
-        g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+        vg_mig_enter(g, RUNNING);
     }
     vgt_traffic_run(&t, 20);
     vgt_traffic_close(&t);
@@ -278,7 +276,7 @@ static void test_source_killed(gconstpointer style)
 
         vgt_pair_open(&p, 0, 1, &o);
         g = p.s[0].g;
-        g_assert_cmpint(vg_mig_set(g, stage ? STOP_COPY : STOP), ==, 0);
+        vg_mig_enter(g, stage ? STOP_COPY : STOP);
         if (stage == 2) { /* its state was read, but not to the end */
             struct vfio_user_mig_data req = {8 + 16, 16};
 
@@ -349,7 +347,7 @@ static void test_status(gconstpointer style)
     struct vgt_pair p;
     struct vguest *g = vgt_pair_of(&p, style);
 
-    g_assert_cmpint(vg_mig_set(g, STOP_COPY), ==, 0);
+    vg_mig_enter(g, STOP_COPY);
     told = status_of("vm0", "stop-copy");
     g_assert_cmpint(told.done, ==, 0);
     g_assert_cmpint(told.bytes, >, 500);
@@ -363,7 +361,7 @@ static void test_status(gconstpointer style)
 
     other = vg_place_open(g, vgt_daemon, 2);
     vg_place_swap(g, &other);
-    g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
+    vg_mig_enter(g, RESUMING);
     g_usleep(BEFORE_STATE_US);
     g_assert_cmpint(status_of("vm2", "resuming").still, ==, 0);
     since = g_get_monotonic_time();
@@ -408,7 +406,7 @@ static void test_reset_moved(gconstpointer style)
     vgt_pair_open(&p, 0, 1, &o);
     g = p.s[0].g;
     from = vg_move_begin(g, vgt_daemon, 2);
-    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vg_mig_enter(g, RUNNING);
     vg_raise_all(g);
     vg_place_swap(g, &from);
     g_assert_cmpint(vg_mig_set(g, RUNNING), ==, EADDRINUSE);
@@ -417,11 +415,11 @@ static void test_reset_moved(gconstpointer style)
     g_assert_cmpint(vg_mig_get(g), ==, RUNNING);
     vgt_assert_no_objects("vm0");
     for (unsigned i = 0; i < 2; i++) { /* it stands still and goes on as any other */
-        g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
-        g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+        vg_mig_enter(g, STOP);
+        vg_mig_enter(g, RUNNING);
     }
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm0"), ==, 0);
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm resume vm0"), ==, 0);
+    vgt_vm(vgt_daemon, "pause", 0);
+    vgt_vm(vgt_daemon, "resume", 0);
     vg_place_swap(g, &from);
     vgt_write_once(&p, 1); /* the one that moved has heard nothing of it */
     vg_place_close(&from);
@@ -445,10 +443,10 @@ static void begun_where_it_was(gconstpointer style, bool load)
 
     vgt_pair_of(&p, style);
     target = vg_move_begin(s->g, vgt_daemon, 2);
-    g_assert_cmpint(vg_mig_set(s->g, RUNNING), ==, 0);
+    vg_mig_enter(s->g, RUNNING);
     vg_place_swap(s->g, &target);
     if (load) {
-        g_assert_cmpint(vg_mig_set(s->g, RESUMING), ==, 0);
+        vg_mig_enter(s->g, RESUMING);
         g_assert_cmpint(vg_mig_set(s->g, STOP), ==, EBADMSG);
     }
     g_assert_cmpint(vg_reset(s->g), ==, 0);
@@ -460,8 +458,8 @@ static void begun_where_it_was(gconstpointer style, bool load)
     vg_pd_free(s->pd);
     if (load) {
         g_byte_array_unref(vg_mig_save(s->g));
-        g_assert_cmpint(vg_mig_set(s->g, RUNNING), ==, 0);
-        g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm2"), ==, 0);
+        vg_mig_enter(s->g, RUNNING);
+        vgt_vm(vgt_daemon, "pause", 2);
     }
     g_assert_cmpint(vg_bring_up(s->g), ==, 0);
     g_assert_cmpuint(vgt_waiting_gids("vm0"), ==, 1); /* the address runs elsewhere */
@@ -477,7 +475,7 @@ static void begun_where_it_was(gconstpointer style, bool load)
     s->qp = vg_qp_new(s->pd, s->scq, s->rcq, NULL);
     s->mr = vg_mr_new(s->pd, vg_buf_new(s->g, 0, 4096, VG_SCATTERED),
                       PVRDMA_ACCESS_LOCAL_WRITE | PVRDMA_ACCESS_REMOTE_WRITE);
-    g_assert_cmpint(vg_qp_to_reset(p.s[1].qp), ==, 0);
+    vg_qp_to_reset(p.s[1].qp);
     vg_qp_connect(s->qp, p.s[1].qp, NULL);
     vgt_write_once(&p, 1);
     vgt_pair_close(&p);

@@ -54,11 +54,6 @@ static void end(struct vgt_pair *p)
     vgt_daemon = NULL;
 }
 
-static void pause_vm(const struct vg_daemon *d, unsigned vm, bool on)
-{
-    g_assert_cmpint(vg_ctl(d, NULL, "vm %s vm%u", on ? "pause" : "resume", vm), ==, 0);
-}
-
 /* Until the requester has given up the stream in which the answer is. */
 static void wait_broken(const struct vgt_pair *p)
 {
@@ -101,7 +96,7 @@ static void fail(struct vgt_pair *p, const struct fault *f)
         post(s, BAD, f->opcode, 8, peer->mr, key + 0x100);
     }
     post(s, BEHIND, PVRDMA_WR_RDMA_WRITE, 100, peer->mr, key);
-    g_assert_true(vg_event_wait(peer->g, f->event, peer->qp->handle, VGT_WAIT_MS));
+    vgt_expect_event(peer->g, f->event, peer->qp->handle);
     vgt_expect(peer->rcq, RECV, f->recv_status);
     vgt_expect_none(s->scq, VGT_QUIET_MS(10));
 }
@@ -166,10 +161,10 @@ static void responder_roams(struct vgt_pair *p)
 
 static void responder_returns(struct vgt_pair *p)
 {
-    pause_vm(host[0], 0, true);
+    vgt_vm(host[0], "pause", 0);
     vg_move(p->s[1].g, host[0], 1, VG_MOVE_PLAIN);
     vg_move(p->s[1].g, host[1], 1, VG_MOVE_LEAVE_FIRST);
-    pause_vm(host[0], 0, false);
+    vgt_vm(host[0], "resume", 0);
     wait_broken(p);
     relay_stall(relay, false);
 }

@@ -111,7 +111,7 @@ static void test_cut_called_off(gconstpointer style)
         cut(true);
         vg_place_swap(t.s[0].g, &place);
         vg_place_close(&place);
-        g_assert_cmpint(vg_mig_set(t.s[0].g, RUNNING), ==, 0);
+        vg_mig_enter(t.s[0].g, RUNNING);
         cut(false);
         vgt_traffic_run(&t, 5);
     }
@@ -206,18 +206,18 @@ static void target_dies(gconstpointer style, bool loaded)
     place = vg_place_open(g, host[1], 0);
     stream = vg_mig_save(g);
     vg_place_swap(g, &place);
-    g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
+    vg_mig_enter(g, RESUMING);
     g_assert_cmpint(
         vg_mig_write(g, stream->data, loaded ? stream->len : stream->len / 2, 65536), ==,
         0);
     if (loaded) {
-        g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP), ==, 0);
+        vg_mig_enter(g, VFIO_USER_MIG_STOP);
     }
     vg_daemon_kill(host[1]);
     host[1] = NULL;
     vg_place_swap(g, &place);
     vg_place_close(&place);
-    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vg_mig_enter(g, RUNNING);
     vgt_traffic_run(&t, 5);
     vgt_traffic_close(&t);
     end();
@@ -244,7 +244,7 @@ static void test_new_place_dies(gconstpointer style)
     vgt_pair_open(&p, 0, 1, &o);
     vgt_write_once(&p, 1);
     place = vg_move_begin(p.s[0].g, host[1], 0);
-    g_assert_cmpint(vg_mig_set(p.s[0].g, RUNNING), ==, 0);
+    vg_mig_enter(p.s[0].g, RUNNING);
     vgt_write_once(&p, 2); /* so its peer has heard of it */
     vg_daemon_kill(host[1]);
     host[1] = NULL;
@@ -289,9 +289,7 @@ static void test_two_claim(gconstpointer style)
     stream = vg_mig_save(g);
     for (unsigned i = 0; i < 2; i++) {
         vg_place_swap(g, &place[i]);
-        g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
-        g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 65536), ==, 0);
-        g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP), ==, 0);
+        vg_mig_load(g, stream);
         vg_place_swap(g, &place[i]);
     }
     wait_known(host[1]);

@@ -129,10 +129,9 @@ static void test_waiting(gconstpointer style)
     const uint32_t len = 300000;
 
     for (unsigned mover = 0; mover < 2; mover++) {
-        struct vgt_opts o = vgt_opts_of(style);
         struct vgt_pair p;
 
-        vgt_pair_open(&p, 0, 1, &o);
+        vgt_pair_of(&p, style);
         for (unsigned i = 1; i <= MAX(vgt_rounds(10), 2); i++) {
             vgt_fill(VG_MR_HOST(p.s[1].mr, 0), len, i);
             memset(VG_MR_HOST(p.s[0].mr, 0), 0xee, len);
@@ -190,9 +189,7 @@ static void test_half(gconstpointer style)
         vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, len, &p.s[1], 0);
         for (unsigned t = 0; t < 1000 && !vgt_matches(to, piece, i); t++) {
         }
-        g_assert_cmpint(vg_modify_qp(p.s[0].g, p.s[0].qp->handle,
-                                     PVRDMA_QP_STATE | PVRDMA_QP_EN_SQD_ASYNC, &sqd),
-                        ==, 0);
+        vg_qp_modify(p.s[0].qp, PVRDMA_QP_STATE | PVRDMA_QP_EN_SQD_ASYNC, &sqd);
         from = vg_move_begin(p.s[1].g, host[1], 1);
         begun = vgt_matches(to, piece, i);
         vg_move_end(p.s[1].g, &from, VG_MOVE_PLAIN);
@@ -201,7 +198,7 @@ static void test_half(gconstpointer style)
             g_assert_cmpint(vg_cq_poll(p.s[0].scq, &c, 1), ==, 1);
             g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
         } else {
-            g_assert_cmpint(vg_qp_to_state(p.s[0].qp, PVRDMA_QPS_RTS), ==, 0);
+            vg_qp_to_state(p.s[0].qp, PVRDMA_QPS_RTS);
             vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
         }
         vgt_check(to, len, i);
@@ -215,11 +212,10 @@ static void test_draining(gconstpointer style)
     for (unsigned mover = 0; mover < 2; mover++) {
         struct pvrdma_qp_attr sqd = {.qp_state = PVRDMA_QPS_SQD,
                                      .en_sqd_async_notify = 1};
-        struct vgt_opts o = vgt_opts_of(style);
         struct vgt_side *s;
         struct vgt_pair p;
 
-        vgt_pair_open(&p, 0, 1, &o);
+        vgt_pair_of(&p, style);
         s = &p.s[0];
         for (unsigned i = 0; i < MAX(vgt_rounds(10), 2); i++) {
             int64_t before = vgt_counter("vm0", "datapath", "rnr_waits");
@@ -229,9 +225,7 @@ static void test_draining(gconstpointer style)
             vgt_send(s, 2, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0); /* no receive yet */
             vgt_expect(s->scq, 1, PVRDMA_WC_SUCCESS);
             vgt_await_counter("vm0", "datapath", "rnr_waits", before + 1);
-            g_assert_cmpint(vg_modify_qp(s->g, s->qp->handle,
-                                         PVRDMA_QP_STATE | PVRDMA_QP_EN_SQD_ASYNC, &sqd),
-                            ==, 0);
+            vg_qp_modify(s->qp, PVRDMA_QP_STATE | PVRDMA_QP_EN_SQD_ASYNC, &sqd);
             vgt_send(s, 3, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
             roam(g);
             g_assert_cmpuint(vg_qp_state(s->qp), ==, PVRDMA_QPS_SQD);
@@ -243,7 +237,7 @@ static void test_draining(gconstpointer style)
             roam(g);
             vgt_expect_none(s->scq, 20);
             g_assert_false(drained(s, 0)); /* once */
-            g_assert_cmpint(vg_qp_to_state(s->qp, PVRDMA_QPS_RTS), ==, 0);
+            vg_qp_to_state(s->qp, PVRDMA_QPS_RTS);
             vgt_expect(s->scq, 3, PVRDMA_WC_SUCCESS);
             vgt_expect(p.s[1].rcq, 4, PVRDMA_WC_SUCCESS);
             vgt_expect(p.s[1].rcq, 5, PVRDMA_WC_SUCCESS);
@@ -256,11 +250,10 @@ static void test_draining(gconstpointer style)
  */
 static void test_armed(gconstpointer style)
 {
-    struct vgt_opts o = vgt_opts_of(style);
     struct vgt_pair p;
     struct vgt_side *s = &p.s[0];
 
-    vgt_pair_open(&p, 0, 1, &o);
+    vgt_pair_of(&p, style);
     for (unsigned i = 0; i < MAX(vgt_rounds(20), 4); i++) {
         uint32_t handle;
 
@@ -286,19 +279,17 @@ static void test_armed(gconstpointer style)
 static void test_events(gconstpointer style)
 {
     for (unsigned mover = 0; mover < 2; mover++) {
-        struct vgt_opts o = vgt_opts_of(style);
         struct vgt_side *bad;
         struct vgt_pair p;
 
-        vgt_pair_open(&p, 0, 1, &o);
+        vgt_pair_of(&p, style);
         bad = &p.s[1];
         vgt_recv(bad, 1, 0, 8);
         vgt_send(&p.s[0], 2, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, bad, 8 << 20);
         vgt_expect(p.s[0].scq, 2, PVRDMA_WC_REM_ACCESS_ERR);
         roam(p.s[mover].g);
         vgt_expect(bad->rcq, 1, PVRDMA_WC_WR_FLUSH_ERR);
-        g_assert_true(vg_event_wait(bad->g, PVRDMA_EVENT_QP_ACCESS_ERR, bad->qp->handle,
-                                    VGT_WAIT_MS));
+        vgt_expect_event(bad->g, PVRDMA_EVENT_QP_ACCESS_ERR, bad->qp->handle);
         g_assert_false(
             vg_event_wait(bad->g, PVRDMA_EVENT_QP_ACCESS_ERR, bad->qp->handle, 20));
         for (unsigned i = 0; i < 2; i++) {

@@ -128,12 +128,12 @@ static struct vg_place load(struct vguest *g, enum stage stage)
 
     stream = vg_mig_save(g);
     vg_place_swap(g, &place);
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RESUMING), ==, 0);
+    vg_mig_enter(g, VFIO_USER_MIG_RESUMING);
     g_assert_cmpint(vg_mig_write(g, stream->data,
                                  stage == HALF ? stream->len / 2 : stream->len, 65536),
                     ==, 0);
     if (stage != HALF) {
-        g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_STOP), ==, 0);
+        vg_mig_enter(g, VFIO_USER_MIG_STOP);
     }
     vg_place_swap(g, &place);
     return place;
@@ -177,7 +177,7 @@ static void goes_on(unsigned peer, enum stage stage, bool gone)
     g = t.s[0].g;
     place = load(g, stage);
     freeze(1, true);
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RUNNING), ==, 0);
+    vg_mig_enter(g, VFIO_USER_MIG_RUNNING);
     vgt_traffic_run(&t, 10);
     if (gone) {
         wait_target(false);
@@ -238,7 +238,7 @@ static void told(unsigned peer, bool gone)
     g = p.s[0].g;
     freeze(1, true);
     vg_place_tell_to_run(&place);
-    g_assert_cmpint(vg_mig_set(g, VFIO_USER_MIG_RUNNING), ==, 0);
+    vg_mig_enter(g, VFIO_USER_MIG_RUNNING);
     if (gone) {
         wait_target(false);
     }
@@ -324,7 +324,7 @@ static void left(unsigned peer)
     g_assert_cmpint(vg_now_ns() - begun, <, 25000000000); /* it would be 30 s */
     freeze(1, false);
     wait_target(true);
-    g_assert_cmpint(vg_mig_set(p.s[0].g, VFIO_USER_MIG_RUNNING), ==, 0);
+    vg_mig_enter(p.s[0].g, VFIO_USER_MIG_RUNNING);
     vg_raise_all(p.s[0].g);
     check_anew(&p);
     end_pair(&p);
@@ -349,7 +349,7 @@ static void lost(unsigned peer, bool spoke)
 
     begin_pair(&p, KEYS, peer, &impatient);
     place = vg_move_begin(p.s[0].g, host[1], TARGET);
-    g_assert_cmpint(vg_mig_set(p.s[0].g, VFIO_USER_MIG_RUNNING), ==, 0);
+    vg_mig_enter(p.s[0].g, VFIO_USER_MIG_RUNNING);
     vg_raise_all(p.s[0].g);
     host_wait_logged(host[0], "its addresses have moved");
     if (spoke) {

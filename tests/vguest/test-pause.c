@@ -7,11 +7,6 @@
  */
 #include "vgtest.h"
 
-static void ctl(const char *what, const char *vm)
-{
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm %s %s", what, vm), ==, 0);
-}
-
 /* Connection that would give up after 3 * 1 ms of silence. */
 static const struct vg_conn impatient = {.timeout = 8, .retry_cnt = 2, .rnr_retry = 7};
 
@@ -22,7 +17,7 @@ static void test_held(void)
 
     vgt_pair_open(&p, 0, 1, &o);
     for (unsigned i = 0; i < 3; i++) {
-        ctl("pause", "vm1");
+        vgt_vm(vgt_daemon, "pause", 1);
         /* To the paused VM: held.  From it: not started. */
         vgt_fill(VG_MR_HOST(p.s[0].mr, 0), 100000, i);
         vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100000, &p.s[1], 0);
@@ -33,7 +28,7 @@ static void test_held(void)
         vgt_expect_none(p.s[1].rcq, 0);
         vgt_expect_none(p.s[1].scq, 0);
         g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
-        ctl("resume", "vm1");
+        vgt_vm(vgt_daemon, "resume", 1);
         vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
         vgt_expect(p.s[0].scq, 3, PVRDMA_WC_SUCCESS);
         vgt_expect(p.s[1].rcq, 2, PVRDMA_WC_SUCCESS);
@@ -52,11 +47,11 @@ static gpointer pause_thread(gpointer data)
     GRand *r = g_rand_new_with_seed(6);
 
     while (!g_atomic_int_get(&stop_pausing)) {
-        const char *vm = g_rand_int(r) & 1 ? "vm0" : "vm1";
+        unsigned vm = g_rand_int(r) & 1 ? 0 : 1;
 
-        ctl("pause", vm);
+        vgt_vm(vgt_daemon, "pause", vm);
         g_usleep(g_rand_int(r) % 20000);
-        ctl("resume", vm);
+        vgt_vm(vgt_daemon, "resume", vm);
         g_usleep(g_rand_int(r) % 10000);
     }
     g_rand_free(r);
@@ -95,7 +90,7 @@ static void test_paused_leaves(void)
     struct pvrdma_cqe c;
 
     vgt_pair_open(&p, 0, 1, &o);
-    ctl("pause", "vm1");
+    vgt_vm(vgt_daemon, "pause", 1);
     vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100, &p.s[1], 0);
     g_assert_cmpuint(vg_qp_state(p.s[1].qp), ==, PVRDMA_QPS_RTS);
     vg_disconnect(p.s[1].g);
@@ -148,7 +143,7 @@ static void waiters_open(struct waiters *w)
         }
         vg_qp_connect(w->qp[0][i], w->qp[1][i], &impatient);
     }
-    ctl("pause", "vm1");
+    vgt_vm(vgt_daemon, "pause", 1);
     sge = vg_sge(w->p.s[0].mr, 0, 8);
     wr.sge = &sge;
     wr.remote_addr = w->p.s[1].mr->buf->va;
@@ -163,7 +158,7 @@ static void waiters_close(struct waiters *w)
 {
     struct pvrdma_cqe c;
 
-    ctl("resume", "vm1");
+    vgt_vm(vgt_daemon, "resume", 1);
     for (unsigned i = 0; i < WAITERS; i++) {
         g_assert_true(vg_cq_wait(w->p.s[0].scq, &c, VGT_WAIT_MS));
         g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);

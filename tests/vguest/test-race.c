@@ -522,9 +522,7 @@ static void test_rnr(const void *data)
     struct vgt_pair p;
 
     vgt_pair_open(&p, 0, 1, &o);
-    g_assert_cmpint(vg_modify_qp(p.s[1].g, p.s[1].qp->handle,
-                                 PVRDMA_QP_MIN_RNR_TIMER | PVRDMA_QP_STATE, &attr),
-                    ==, 0);
+    vg_qp_modify(p.s[1].qp, PVRDMA_QP_MIN_RNR_TIMER | PVRDMA_QP_STATE, &attr);
     for (uint64_t i = 0; i < total; i++) {
         uint64_t start, ns;
 

@@ -21,11 +21,6 @@
 /* Would give up after a second of silence or two, if its time went on. */
 static const struct vg_conn impatient = {.timeout = 14, .retry_cnt = 1, .rnr_retry = 7};
 
-static void set(struct vguest *g, enum vfio_user_mig_state state)
-{
-    g_assert_cmpint(vg_mig_set(g, state), ==, 0);
-}
-
 /* ---- stop and cont ---- */
 
 static void test_stop(gconstpointer style)
@@ -37,12 +32,12 @@ static void test_stop(gconstpointer style)
     vgt_traffic_open(&t, 0, 1, 4, 4, 100000, &o);
     for (unsigned i = 0; i < 3; i++) {
         vgt_traffic_push(&t, 5);
-        set(t.s[0].g, STOP);
+        vg_mig_enter(t.s[0].g, STOP);
         vgt_restart(vgt_daemon);
         g_assert_cmpint(vg_mig_get(t.s[0].g), ==, STOP);
         g_usleep(i ? 10000 : 2500000); /* longer than its peer would wait */
         vgt_restart(vgt_daemon);
-        set(t.s[0].g, RUNNING);
+        vg_mig_enter(t.s[0].g, RUNNING);
         vgt_traffic_run(&t, 5);
     }
     vgt_traffic_close(&t);
@@ -54,13 +49,13 @@ static void test_still(void)
     struct vgt_pair p;
 
     vgt_pair_open(&p, 0, 1, NULL);
-    set(p.s[1].g, STOP);
+    vg_mig_enter(p.s[1].g, STOP);
     vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
     vgt_send(&p.s[1], 2, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[0], 0);
     vgt_restart(vgt_daemon);
     vgt_expect_none(p.s[0].scq, 100);
     vgt_expect_none(p.s[1].scq, 1);
-    set(p.s[1].g, RUNNING);
+    vg_mig_enter(p.s[1].g, RUNNING);
     vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
     vgt_expect(p.s[1].scq, 2, PVRDMA_WC_SUCCESS);
     vgt_pair_close(&p);
@@ -91,28 +86,28 @@ static void move(struct vguest *g, struct vg_daemon *from, struct vg_daemon *to,
     struct vg_place other = vg_place_open(g, to, vm);
     g_autoptr(GByteArray) stream = NULL, rest = NULL;
 
-    set(g, STOP_COPY);
+    vg_mig_enter(g, STOP_COPY);
     vgt_restart(from);
     stream = read_some(g, FIRST);
     vgt_restart(from);
     rest = vg_mig_read(g, 4096);
     g_byte_array_append(stream, rest->data, rest->len);
     vg_place_swap(g, &other);
-    set(g, RESUMING);
+    vg_mig_enter(g, RESUMING);
     vgt_restart(to);
     g_assert_cmpint(vg_mig_write(g, stream->data, FIRST, 64), ==, 0);
     vgt_restart(to);
     g_assert_cmpint(
         vg_mig_write(g, stream->data + FIRST, stream->len - FIRST, VFIO_USER_MAX_DATA),
         ==, 0);
-    set(g, STOP);
+    vg_mig_enter(g, STOP);
     vgt_restart(to);
     g_assert_cmpint(vg_mig_get(g), ==, STOP);
     if (how == VG_MOVE_LEAVE_FIRST) { /* its addresses are held for whoever has it */
         vg_place_close(&other);
     }
     vgt_restart(from);
-    set(g, RUNNING);
+    vg_mig_enter(g, RUNNING);
     vg_raise_all(g);
     if (how == VG_MOVE_PLAIN) {
         vg_place_swap(g, &other);
@@ -175,7 +170,7 @@ static void test_cancel(gconstpointer style)
     place = vg_move_begin(t.s[0].g, vgt_daemon, 2);
     vgt_restart(vgt_daemon);
     vg_place_swap(t.s[0].g, &place);
-    set(t.s[0].g, RUNNING); /* the first who wants it */
+    vg_mig_enter(t.s[0].g, RUNNING); /* the first who wants it */
     vg_place_swap(t.s[0].g, &place);
     vgt_restart(vgt_daemon);
     g_assert_cmpint(vg_mig_set(t.s[0].g, RUNNING), ==, EADDRINUSE);
@@ -186,14 +181,6 @@ static void test_cancel(gconstpointer style)
 }
 
 /* ---- its own states ---- */
-
-/* @g, in STOP, is given @stream. */
-static void load(struct vguest *g, const GByteArray *stream)
-{
-    set(g, RESUMING);
-    g_assert_cmpint(vg_mig_write(g, stream->data, stream->len, 65536), ==, 0);
-    set(g, STOP);
-}
 
 /*
  * What it was when it stopped is itself; what it was before it ran on is not, and its
@@ -209,16 +196,16 @@ static void test_own(void)
     for (unsigned past = 0; past < 2; past++) {
         g_autoptr(GByteArray) stream = NULL;
 
-        set(g, STOP_COPY);
+        vg_mig_enter(g, STOP_COPY);
         stream = vg_mig_read(g, 4096);
         vgt_restart(vgt_daemon);
         if (past) {
-            set(g, RUNNING);
+            vg_mig_enter(g, RUNNING);
         }
-        set(g, STOP);
-        load(g, stream);
+        vg_mig_enter(g, STOP);
+        vg_mig_load(g, stream);
         vgt_restart(vgt_daemon);
-        set(g, RUNNING);
+        vg_mig_enter(g, RUNNING);
         if (!past) {
             vgt_write_once(&p, 1);
         }
@@ -237,7 +224,7 @@ static void test_failed(void)
     struct vguest *g = vguest_new(vgt_daemon, 0, NULL);
     char *text = NULL;
 
-    set(g, RESUMING);
+    vg_mig_enter(g, RESUMING);
     g_assert_cmpint(vg_mig_write(g, junk, sizeof(junk), 512), ==, 0);
     vgt_restart(vgt_daemon);
     g_assert_cmpint(vg_mig_set(g, STOP), ==, EBADMSG);
@@ -313,7 +300,7 @@ static void test_log(void)
     g_assert_cmpint(log_set(p.s[1].g, VFIO_USER_FEATURE_DMA_LOGGING_START), ==, EBUSY);
     vgt_send(&p.s[0], 3, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, (uint32_t)size, &p.s[1], 0);
     vgt_expect(p.s[0].scq, 3, PVRDMA_WC_SUCCESS);
-    set(p.s[1].g, STOP);
+    vg_mig_enter(p.s[1].g, STOP);
     vgt_restart(vgt_daemon);
     for (unsigned i = 0; i < 3; i++) {
         g_assert_true(was_stored(p.s[1].g, gpa[i]));

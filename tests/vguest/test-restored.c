@@ -18,7 +18,7 @@
 /* What is loaded is said to be a snapshot. */
 static void load_snapshot(struct vguest *g, const GByteArray *stream)
 {
-    g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
+    vg_mig_enter(g, RESUMING);
     g_assert_cmpint(vg_mig_put_back(g), ==, 0);
     vg_mig_load(g, stream);
 }
@@ -28,7 +28,7 @@ static void put_back(struct vguest *g, const GByteArray *stream)
 {
     g_assert_cmpint(vg_reset(g), ==, 0);
     vg_mig_load(g, stream);
-    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vg_mig_enter(g, RUNNING);
     vg_raise_all(g);
 }
 
@@ -50,7 +50,7 @@ static void test_same(gconstpointer style)
         /* It did not run since: that is no past. */
         if (i == 0) {
             load_snapshot(g, stream);
-            g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+            vg_mig_enter(g, RUNNING);
             vg_raise_all(g);
         } else {
             put_back(g, stream);
@@ -61,15 +61,14 @@ static void test_same(gconstpointer style)
     for (unsigned i = 0; i < 2; i++) { /* twice the same */
         g_autoptr(GByteArray) stream = vg_mig_save(g);
 
-        g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+        vg_mig_enter(g, RUNNING);
         if (i == 0) { /* what is saved later makes it no younger */
             g_byte_array_unref(vg_mig_save(g));
         }
         put_back(g, stream);
         g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_ERR);
         if (i == 0) {
-            g_assert_true(
-                vg_event_wait(g, PVRDMA_EVENT_QP_FATAL, p.s[0].qp->handle, VGT_WAIT_MS));
+            vgt_expect_event(g, PVRDMA_EVENT_QP_FATAL, p.s[0].qp->handle);
         }
     }
     /* Its peer is told when it asks. */
@@ -90,7 +89,7 @@ static void test_reset(gconstpointer style)
 
     vgt_pair_of(&p, style);
     stream = vg_mig_save(s->g);
-    g_assert_cmpint(vg_mig_set(s->g, RUNNING), ==, 0);
+    vg_mig_enter(s->g, RUNNING);
     vg_mig_load(s->g, stream);
     g_assert_cmpint(vg_reset(s->g), ==, 0);
     g_assert_cmpuint(vg_mig_get(s->g), ==, RUNNING);
@@ -107,11 +106,11 @@ static void test_reset(gconstpointer style)
     s->qp = vg_qp_new(s->pd, s->scq, s->rcq, NULL);
     s->mr = vg_mr_new(s->pd, vg_buf_new(s->g, 0, 4096, VG_SCATTERED),
                       PVRDMA_ACCESS_LOCAL_WRITE | PVRDMA_ACCESS_REMOTE_WRITE);
-    g_assert_cmpint(vg_qp_to_reset(p.s[1].qp), ==, 0);
+    vg_qp_to_reset(p.s[1].qp);
     vg_qp_connect(s->qp, p.s[1].qp, NULL);
     vgt_write_once(&p, 1);
-    g_assert_cmpint(vg_mig_set(s->g, STOP), ==, 0);
-    g_assert_cmpint(vg_mig_set(s->g, RUNNING), ==, 0);
+    vg_mig_enter(s->g, STOP);
+    vg_mig_enter(s->g, RUNNING);
     g_assert_cmpuint(vg_qp_state(s->qp), ==, PVRDMA_QPS_RTS);
     vgt_write_once(&p, 2);
     vgt_pair_close(&p);
@@ -130,8 +129,7 @@ static void expect_goes_on(struct vgt_pair *p, unsigned round)
 /* The queue pair of what was put back has failed; its peer, which was not, has not. */
 static void expect_past(struct vgt_pair *p)
 {
-    g_assert_true(
-        vg_event_wait(p->s[0].g, PVRDMA_EVENT_QP_FATAL, p->s[0].qp->handle, VGT_WAIT_MS));
+    vgt_expect_event(p->s[0].g, PVRDMA_EVENT_QP_FATAL, p->s[0].qp->handle);
     g_assert_cmpuint(vg_qp_state(p->s[0].qp), ==, PVRDMA_QPS_ERR);
     g_assert_cmpuint(vg_qp_state(p->s[1].qp), ==, PVRDMA_QPS_RTS);
 }
@@ -154,7 +152,7 @@ static void test_ran_on(gconstpointer style)
         g = p.s[0].g;
         vgt_recv(&p.s[0], 8, 64, 8);
         stream = vg_mig_save(g);
-        g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+        vg_mig_enter(g, RUNNING);
         vg_begin_vmm(g, vgt_daemon, 2);
         vg_mig_load(g, stream);
         if (copied) {
@@ -240,11 +238,11 @@ static void test_snapshot(gconstpointer style)
         g_assert_cmpint(vg_mig_put_back(g), ==, EINVAL);
         stream = vg_mig_save(g);
         g_assert_cmpint(vg_mig_put_back(g), ==, EINVAL);
-        g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+        vg_mig_enter(g, RUNNING);
         vgt_restart(vgt_daemon);
         vg_begin_vmm(g, vgt_daemon, 2);
         if (how != NOT_TOLD) {
-            g_assert_cmpint(vg_mig_set(g, RESUMING), ==, 0);
+            vg_mig_enter(g, RESUMING);
             g_assert_cmpint(vg_mig_put_back(g), ==, 0);
         }
         if (how == TOLD_BEFORE) {
@@ -283,7 +281,7 @@ static void move_on(struct vgt_pair *p, unsigned vm)
 static void save_and_run(struct vguest *g)
 {
     g_byte_array_unref(vg_mig_save(g));
-    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vg_mig_enter(g, RUNNING);
 }
 
 /* A VM that has come and not run yet is saved and put back: that is no past. */
@@ -345,10 +343,10 @@ static void put_back_behind_boot(struct vgt_pair *p, bool leave)
     struct vguest *g = p->s[0].g;
     g_autoptr(GByteArray) stream = save_and_boot(g, leave);
 
-    g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+    vg_mig_enter(g, STOP);
     g_assert_cmpint(vg_reset(g), ==, 0);
     load_snapshot(g, stream);
-    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vg_mig_enter(g, RUNNING);
     vg_raise_all(g);
     expect_past(p);
 }
@@ -376,7 +374,7 @@ static void test_booted_once(gconstpointer style)
     vgt_write_once(&p, 1);
     stream = vg_mig_save(g);
     load_snapshot(g, stream);
-    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vg_mig_enter(g, RUNNING);
     vg_raise_all(g);
     expect_goes_on(&p, 2);
     vgt_pair_close(&p);
@@ -391,7 +389,7 @@ static void test_booted_elsewhere(gconstpointer style)
     struct vguest *g = vgt_pair_of(&p, style);
 
     stream = save_and_boot(g, false);
-    g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+    vg_mig_enter(g, STOP);
     booted = vg_place_open(g, vgt_daemon, 2);
     vg_place_swap(g, &booted);
     vg_mig_load(g, stream);
@@ -417,7 +415,7 @@ static void test_booted_behind(gconstpointer style)
     vg_mig_load(g, stream);
     vg_run_loaded(g);
     vgt_write_once(&p, 1);
-    g_assert_cmpint(vg_mig_set(g, STOP), ==, 0);
+    vg_mig_enter(g, STOP);
     vg_place_swap(g, &place);
     ram = g_memdup2(g->ram, g->ram_size);
     g->up = false;
@@ -487,7 +485,7 @@ static void test_looked_at(gconstpointer style)
     struct vguest *g = vgt_pair_of(&p, style);
     g_autoptr(GByteArray) stream = vg_mig_save(g);
 
-    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
+    vg_mig_enter(g, RUNNING);
     vg_begin_vmm(g, vgt_daemon, 2);
     vg_mig_load(g, stream);
     vg_run_loaded(g);
@@ -511,7 +509,7 @@ static void test_paused(gconstpointer style)
     struct vgt_pair p;
     struct vguest *g = vgt_pair_of(&p, style);
 
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm pause vm0"), ==, 0);
+    vgt_vm(vgt_daemon, "pause", 0);
     save_and_run(g);
     vg_move(g, vgt_daemon, 2, VG_MOVE_PLAIN);
     expect_goes_on(&p, 1);

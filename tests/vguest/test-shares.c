@@ -21,14 +21,6 @@
 #define SETTLE_NS 200000000ll /* until what went before does not count any more */
 #define ATTEMPTS  5u
 
-/* Rings that last for milliseconds, so that the thread may sleep meanwhile. */
-static const struct flood_shape small = {.opcode = PVRDMA_WR_RDMA_WRITE,
-                                         .len = 8,
-                                         .inline_data = true,
-                                         .qps = 64,
-                                         .depth = 4096};
-static const struct flood_shape large = {
-    .opcode = PVRDMA_WR_RDMA_WRITE, .len = 65536, .qps = 16, .depth = 1024};
 static const struct flood_shape one_qp = {
     .opcode = PVRDMA_WR_RDMA_WRITE, .len = 65536, .qps = 1, .depth = 16384};
 static const struct flood_shape pieces = {.opcode = PVRDMA_WR_RDMA_WRITE,
@@ -45,12 +37,12 @@ struct shares_case {
 };
 
 static const struct shares_case cases[] = {
-    {"/shares/small", {&small, &small}},
-    {"/shares/large", {&large, &large}},
-    {"/shares/small-and-large", {&small, &large}},
-    {"/shares/large-and-small", {&large, &small}},
-    {"/shares/pieces-and-large", {&pieces, &large}},
-    {"/shares/many-qps-and-one", {&large, &one_qp}},
+    {"/shares/small", {&flood_8, &flood_8}},
+    {"/shares/large", {&flood_64k, &flood_64k}},
+    {"/shares/small-and-large", {&flood_8, &flood_64k}},
+    {"/shares/large-and-small", {&flood_64k, &flood_8}},
+    {"/shares/pieces-and-large", {&pieces, &flood_64k}},
+    {"/shares/many-qps-and-one", {&flood_64k, &one_qp}},
 };
 
 /* Keep both full until @until; false: one of them had nothing left to do. */

@@ -88,7 +88,7 @@ static int move(enum pvrdma_qp_state to, uint32_t mask)
 static void bring_to(enum pvrdma_qp_state state)
 {
     if (vg_qp_state(s.qp) != PVRDMA_QPS_RESET) {
-        g_assert_cmpint(vg_qp_to_reset(s.qp), ==, 0);
+        vg_qp_to_reset(s.qp);
     }
     if (state == PVRDMA_QPS_RESET) {
         return;
@@ -277,9 +277,8 @@ static void test_sqd(void)
     qp = p.s[0].qp;
     /* Nothing in flight: drained at once. */
     g_assert_cmpint(to_sqd(qp, true), ==, 0);
-    g_assert_true(
-        vg_event_wait(p.s[0].g, PVRDMA_EVENT_SQ_DRAINED, qp->handle, VGT_WAIT_MS));
-    g_assert_cmpint(vg_qp_to_state(qp, PVRDMA_QPS_RTS), ==, 0);
+    vgt_expect_event(p.s[0].g, PVRDMA_EVENT_SQ_DRAINED, qp->handle);
+    vg_qp_to_state(qp, PVRDMA_QPS_RTS);
 
     /* One in flight (the peer has no receive WQE), one posted afterwards. */
     vgt_send(&p.s[0], 1, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
@@ -291,15 +290,14 @@ static void test_sqd(void)
     vgt_recv(&p.s[1], 4, 0, 8);
     vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
     vgt_expect(p.s[1].rcq, 3, PVRDMA_WC_SUCCESS);
-    g_assert_true(
-        vg_event_wait(p.s[0].g, PVRDMA_EVENT_SQ_DRAINED, qp->handle, VGT_WAIT_MS));
+    vgt_expect_event(p.s[0].g, PVRDMA_EVENT_SQ_DRAINED, qp->handle);
     vgt_expect_none(p.s[0].scq, 50);
     /* The receive side goes on meanwhile. */
     vgt_recv(&p.s[0], 5, 0, 8);
     vgt_send(&p.s[1], 6, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
     vgt_expect(p.s[0].rcq, 5, PVRDMA_WC_SUCCESS);
     vgt_expect(p.s[1].scq, 6, PVRDMA_WC_SUCCESS);
-    g_assert_cmpint(vg_qp_to_state(qp, PVRDMA_QPS_RTS), ==, 0);
+    vg_qp_to_state(qp, PVRDMA_QPS_RTS);
     vgt_expect(p.s[0].scq, 2, PVRDMA_WC_SUCCESS);
     vgt_expect(p.s[1].rcq, 4, PVRDMA_WC_SUCCESS);
     vgt_pair_close(&p);
@@ -322,12 +320,11 @@ static void test_sqd_new_path(void)
     vgt_write_once(&p, 1);
     g_assert_cmpint(to_sqd(p.s[0].qp, false), ==, 0);
     g_assert_cmpint(vg_query_qp(p.s[0].g, p.s[0].qp->handle, &a), ==, 0);
-    g_assert_cmpint(vg_qp_to_init(third.qp, &c), ==, 0);
-    g_assert_cmpint(vg_qp_to_rtr(third.qp, &p.s[0].g->gid, p.s[0].qp->qpn, a.sq_psn, &c),
-                    ==, 0);
+    vg_qp_to_init(third.qp, &c);
+    vg_qp_to_rtr(third.qp, &p.s[0].g->gid, p.s[0].qp->qpn, a.sq_psn, &c);
     a.ah_attr.dgid = vg_gid(2);
-    g_assert_cmpint(vg_modify_qp(p.s[0].g, p.s[0].qp->handle, PVRDMA_QP_AV, &a), ==, 0);
-    g_assert_cmpint(vg_qp_to_state(p.s[0].qp, PVRDMA_QPS_RTS), ==, 0);
+    vg_qp_modify(p.s[0].qp, PVRDMA_QP_AV, &a);
+    vg_qp_to_state(p.s[0].qp, PVRDMA_QPS_RTS);
 
     g_assert_cmpuint(third.mr->rkey, ==, p.s[1].mr->rkey);
     vgt_fill(VG_MR_HOST(p.s[0].mr, 0), 8, 4);
@@ -402,7 +399,7 @@ static void test_no_notify(void)
     vgt_recv(&p.s[1], 6, 0, 8);
     wait_word(rx, 1);
     /* In ERR whatever is posted has to be flushed. */
-    g_assert_cmpint(vg_qp_to_state(p.s[1].qp, PVRDMA_QPS_ERR), ==, 0);
+    vg_qp_to_state(p.s[1].qp, PVRDMA_QPS_ERR);
     vgt_expect(p.s[1].rcq, 6, PVRDMA_WC_WR_FLUSH_ERR);
     g_assert_cmpuint(*rx, ==, 0);
     vgt_recv(&p.s[1], 7, 0, 8);
@@ -419,7 +416,7 @@ static void test_reset_stale(void)
     struct vgt_pair p;
 
     vgt_pair_open(&p, 0, 1, &o);
-    g_assert_cmpint(vg_qp_to_state(p.s[0].qp, PVRDMA_QPS_RESET), ==, 0);
+    vg_qp_to_state(p.s[0].qp, PVRDMA_QPS_RESET);
     *p.s[0].qp->sq.prod_tail = 6;
     *p.s[0].qp->rq.prod_tail = 6;
     vg_ring_send(p.s[0].qp);
@@ -427,7 +424,7 @@ static void test_reset_stale(void)
     g_usleep(20000);
     *p.s[0].qp->sq.prod_tail = 0;
     *p.s[0].qp->rq.prod_tail = 0;
-    g_assert_cmpint(vg_qp_to_reset(p.s[1].qp), ==, 0);
+    vg_qp_to_reset(p.s[1].qp);
     vg_qp_connect(p.s[0].qp, p.s[1].qp, NULL);
     vgt_send(&p.s[0], 9, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
     vgt_expect(p.s[0].scq, 9, PVRDMA_WC_SUCCESS);
@@ -443,15 +440,13 @@ static void test_comm_est(void)
     struct vgt_side *a = &p.s[0], *b = &p.s[1];
 
     vgt_pair_open(&p, 0, 1, &o);
-    g_assert_cmpint(vg_qp_to_init(b->qp, NULL), ==, 0);
-    g_assert_cmpint(vg_qp_to_rtr(b->qp, &a->g->gid, a->qp->qpn, 0, NULL), ==, 0);
-    g_assert_cmpint(vg_qp_to_init(a->qp, NULL), ==, 0);
-    g_assert_cmpint(vg_qp_to_rtr(a->qp, &b->g->gid, b->qp->qpn, 0, NULL), ==, 0);
-    g_assert_cmpint(vg_qp_to_rts(a->qp, 0, NULL), ==, 0);
+    vg_qp_to_init(b->qp, NULL);
+    vg_qp_to_rtr(b->qp, &a->g->gid, a->qp->qpn, 0, NULL);
+    vg_qp_reset_to_rts(a->qp, &b->g->gid, b->qp->qpn, 0, 0, NULL);
     vgt_recv(b, 1, 0, 8);
     vgt_send(a, 2, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
     vgt_expect(b->rcq, 1, PVRDMA_WC_SUCCESS);
-    g_assert_true(vg_event_wait(b->g, PVRDMA_EVENT_COMM_EST, b->qp->handle, VGT_WAIT_MS));
+    vgt_expect_event(b->g, PVRDMA_EVENT_COMM_EST, b->qp->handle);
     vgt_pair_close(&p);
 }
 
@@ -476,7 +471,7 @@ static void test_async_overrun(void)
             }
             g_usleep(50);
         }
-        g_assert_cmpint(vg_qp_to_state(p.s[0].qp, PVRDMA_QPS_RTS), ==, 0);
+        vg_qp_to_state(p.s[0].qp, PVRDMA_QPS_RTS);
     }
     while (vg_event_poll(p.s[0].g, &ev)) {
         g_assert_true(ev.type == PVRDMA_EVENT_SQ_DRAINED ||
@@ -488,8 +483,7 @@ static void test_async_overrun(void)
     g_assert_cmpuint(n, >=, 500);
     /* And it goes on working. */
     g_assert_cmpint(to_sqd(p.s[0].qp, true), ==, 0);
-    g_assert_true(
-        vg_event_wait(p.s[0].g, PVRDMA_EVENT_SQ_DRAINED, p.s[0].qp->handle, VGT_WAIT_MS));
+    vgt_expect_event(p.s[0].g, PVRDMA_EVENT_SQ_DRAINED, p.s[0].qp->handle);
     vgt_pair_close(&p);
 }
 
@@ -599,7 +593,7 @@ static void test_gsi(void)
         g_assert_cmpuint(vgt_expect(cq, 7, PVRDMA_WC_SUCCESS).byte_len, ==, 296);
         vgt_expect(cq, i, PVRDMA_WC_SUCCESS);
     }
-    g_assert_cmpint(vg_qp_to_state(qp, PVRDMA_QPS_ERR), ==, 0);
+    vg_qp_to_state(qp, PVRDMA_QPS_ERR);
     for (unsigned i = 10; i < 512; i++) {
         vgt_expect(cq, 7, PVRDMA_WC_WR_FLUSH_ERR);
     }

@@ -289,9 +289,7 @@ static void realize(struct stock *s)
 
 static void set_irq(struct stock *s, uint32_t start, uint32_t count, const int *fd)
 {
-    g_assert_cmpint(vg_set_irqs(s->g,
-                                VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER,
-                                start, count, fd, fd ? count : 0),
+    g_assert_cmpint(vg_set_irqs(s->g, VG_IRQ_EVENTFDS, start, count, fd, fd ? count : 0),
                     ==, 0);
 }
 

@@ -53,10 +53,11 @@ static void put_back_anew(const struct vgt_opts *opts, const struct anew *a)
     for (unsigned i = 0; i < 2 && a->rtr; i++) {
         struct vg_qp *qp = p.s[i].qp, *to_qp = p.s[1 - i].qp;
 
-        g_assert_cmpint(vg_qp_to_init(qp, &o.conn), ==, 0);
-        g_assert_cmpint(vg_qp_to_rtr(qp, &p.s[1 - i].g->gid, to_qp->qpn, 7, &o.conn), ==,
-                        0);
-        g_assert_cmpint(i ? vg_qp_to_rts(qp, 7, &o.conn) : 0, ==, 0);
+        vg_qp_to_init(qp, &o.conn);
+        vg_qp_to_rtr(qp, &p.s[1 - i].g->gid, to_qp->qpn, 7, &o.conn);
+        if (i) {
+            vg_qp_to_rts(qp, 7, &o.conn);
+        }
     }
     from = &p.s[a->sender];
     to = &p.s[1 - a->sender];
@@ -70,8 +71,10 @@ static void put_back_anew(const struct vgt_opts *opts, const struct anew *a)
     stream = vg_mig_save(g);
     ram = g_memdup2(g->ram, g->ram_size);
     was = *p.s[0].qp;
-    g_assert_cmpint(vg_mig_set(g, RUNNING), ==, 0);
-    g_assert_cmpint(a->rtr ? vg_qp_to_rts(p.s[0].qp, 7, &o.conn) : 0, ==, 0);
+    vg_mig_enter(g, RUNNING);
+    if (a->rtr) {
+        vg_qp_to_rts(p.s[0].qp, 7, &o.conn);
+    }
     for (unsigned i = 0; i < 3; i++) {
         vgt_send(from, 2 + i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, to, 0);
         vgt_expect(from->scq, 2 + i, PVRDMA_WC_SUCCESS);
@@ -87,7 +90,7 @@ static void put_back_anew(const struct vgt_opts *opts, const struct anew *a)
     memset(VG_MR_HOST(to->mr, 0), 0, 8);
     memset(VG_MR_HOST(from->mr, 0), 0x5a, 8);
     if (a->stopped) {
-        g_assert_cmpint(vg_mig_set(peer, STOP), ==, 0);
+        vg_mig_enter(peer, STOP);
     }
     if (a->busy) {
         vgt_send(from, 10, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, to, 0);
@@ -96,7 +99,7 @@ static void put_back_anew(const struct vgt_opts *opts, const struct anew *a)
     if (a->stopped) {
         vgt_expect_none(p.s[0].rcq, 50);
         g_assert_cmpuint(vg_qp_state(p.s[0].qp), ==, PVRDMA_QPS_RTS);
-        g_assert_cmpint(vg_mig_set(peer, RUNNING), ==, 0);
+        vg_mig_enter(peer, RUNNING);
         vg_raise_all(peer);
     }
     for (unsigned i = 0; i < 2; i++) {
@@ -109,8 +112,7 @@ static void put_back_anew(const struct vgt_opts *opts, const struct anew *a)
                 g_assert_cmpuint(c.status, !=, PVRDMA_WC_SUCCESS);
             } while (c.wr_id != 11);
         } else {
-            g_assert_true(
-                vg_event_wait(s->g, PVRDMA_EVENT_QP_FATAL, s->qp->handle, VGT_WAIT_MS));
+            vgt_expect_event(s->g, PVRDMA_EVENT_QP_FATAL, s->qp->handle);
             if (a->busy && s == from) {
                 vgt_expect(s->scq, 10, PVRDMA_WC_WR_FLUSH_ERR);
             }
@@ -171,10 +173,8 @@ static void test_anew_peers(gconstpointer style)
 static void connect_anew(struct vg_qp *qp, const struct vgt_side *to, uint32_t rq_psn,
                          uint32_t sq_psn)
 {
-    g_assert_cmpint(vg_qp_to_reset(qp), ==, 0);
-    g_assert_cmpint(vg_qp_to_init(qp, NULL), ==, 0);
-    g_assert_cmpint(vg_qp_to_rtr(qp, &to->g->gid, to->qp->qpn, rq_psn, NULL), ==, 0);
-    g_assert_cmpint(vg_qp_to_rts(qp, sq_psn, NULL), ==, 0);
+    vg_qp_to_reset(qp);
+    vg_qp_reset_to_rts(qp, &to->g->gid, to->qp->qpn, rq_psn, sq_psn, NULL);
 }
 
 /*

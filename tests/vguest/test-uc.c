@@ -263,11 +263,6 @@ static void test_access(gconstpointer data)
     vgt_pair_close(&p);
 }
 
-static void ctl(const char *verb, const char *vm)
-{
-    g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm %s %s", verb, vm), ==, 0);
-}
-
 /* Whoever is not there, or not ready, gets nothing, and is found when he is. */
 static void test_nobody(gconstpointer data)
 {
@@ -279,32 +274,30 @@ static void test_nobody(gconstpointer data)
     uc_options(&o, GPOINTER_TO_UINT(data));
     o.unconnected = true;
     vgt_pair_open(&p, 0, 1, &o);
-    g_assert_cmpint(vg_qp_to_init(a->qp, NULL), ==, 0);
-    g_assert_cmpint(vg_qp_to_rtr(a->qp, &b->g->gid, b->qp->qpn, psn, NULL), ==, 0);
-    g_assert_cmpint(vg_qp_to_rts(a->qp, psn, NULL), ==, 0);
+    vg_qp_reset_to_rts(a->qp, &b->g->gid, b->qp->qpn, psn, psn, NULL);
     LOST(a, b, 0, "to_nobody", 1, PVRDMA_WR_SEND, 64);
-    g_assert_cmpint(vg_qp_to_init(b->qp, NULL), ==, 0);
+    vg_qp_to_init(b->qp, NULL);
     LOST(a, b, 0, "to_nobody", 2, PVRDMA_WR_SEND, 64);
     /* Connected to somebody else. */
-    g_assert_cmpint(vg_qp_to_rtr(b->qp, &a->g->gid, a->qp->qpn + 1, psn, NULL), ==, 0);
+    vg_qp_to_rtr(b->qp, &a->g->gid, a->qp->qpn + 1, psn, NULL);
     LOST(a, b, 0, "to_nobody", 3, PVRDMA_WR_SEND, 64);
-    g_assert_cmpint(vg_qp_to_reset(b->qp), ==, 0);
-    g_assert_cmpint(vg_qp_to_init(b->qp, NULL), ==, 0);
+    vg_qp_to_reset(b->qp);
+    vg_qp_to_init(b->qp, NULL);
     /* The numbers of packets that it expects are not those that come now. */
-    g_assert_cmpint(vg_qp_to_rtr(b->qp, &a->g->gid, a->qp->qpn, psn, NULL), ==, 0);
+    vg_qp_to_rtr(b->qp, &a->g->gid, a->qp->qpn, psn, NULL);
     passes(a, b, 4, PVRDMA_WR_SEND, 64);
-    g_assert_true(vg_event_wait(b->g, PVRDMA_EVENT_COMM_EST, b->qp->handle, VGT_WAIT_MS));
-    g_assert_cmpint(vg_qp_to_rts(b->qp, psn, NULL), ==, 0);
+    vgt_expect_event(b->g, PVRDMA_EVENT_COMM_EST, b->qp->handle);
+    vg_qp_to_rts(b->qp, psn, NULL);
     passes(b, a, 5, PVRDMA_WR_SEND, 64);
 
-    ctl("pause", "vm1");
+    vgt_vm(vgt_daemon, "pause", 1);
     put(a, b, 6, PVRDMA_WR_SEND, 64);
     vgt_expect(a->scq, 6, PVRDMA_WC_SUCCESS);
-    ctl("resume", "vm1");
+    vgt_vm(vgt_daemon, "resume", 1);
     g_assert_cmpint(dropped(0, "to_paused"), ==, 1);
     passes(a, b, 7, PVRDMA_WR_SEND, 64);
 
-    g_assert_cmpint(vg_qp_to_state(b->qp, PVRDMA_QPS_ERR), ==, 0);
+    vg_qp_to_state(b->qp, PVRDMA_QPS_ERR);
     LOST(a, b, 0, "to_nobody", 8, PVRDMA_WR_SEND, 64);
     vgt_pair_close(&p);
 }
@@ -320,10 +313,8 @@ static void test_begins_anew(gconstpointer data)
         passes(a, b, 1, PVRDMA_WR_SEND, 64);
         passes(a, b, 2, PVRDMA_WR_RDMA_WRITE_WITH_IMM, 9000);
         passes(b, a, 3, PVRDMA_WR_SEND, 64);
-        g_assert_cmpint(vg_qp_to_reset(a->qp), ==, 0);
-        g_assert_cmpint(vg_qp_to_init(a->qp, NULL), ==, 0);
-        g_assert_cmpint(vg_qp_to_rtr(a->qp, &b->g->gid, b->qp->qpn, i, NULL), ==, 0);
-        g_assert_cmpint(vg_qp_to_rts(a->qp, i, NULL), ==, 0);
+        vg_qp_to_reset(a->qp);
+        vg_qp_reset_to_rts(a->qp, &b->g->gid, b->qp->qpn, i, i, NULL);
     }
     vgt_pair_close(&p);
 }
@@ -334,11 +325,8 @@ static void connect_to(struct vg_qp *qp, struct vg_qp *peer)
 {
     const struct vg_conn impatient = {.timeout = 8, .retry_cnt = 1, .rnr_retry = 7};
 
-    g_assert_cmpint(vg_qp_to_init(qp, NULL), ==, 0);
-    g_assert_cmpint(
-        vg_qp_to_rtr(qp, &peer->g->gid, peer->qpn, peer->qpn & 0xffffff, &impatient), ==,
-        0);
-    g_assert_cmpint(vg_qp_to_rts(qp, qp->qpn & 0xffffff, &impatient), ==, 0);
+    vg_qp_reset_to_rts(qp, &peer->g->gid, peer->qpn, peer->qpn & 0xffffff,
+                       qp->qpn & 0xffffff, &impatient);
 }
 
 static void test_mixed(gconstpointer data)
@@ -374,9 +362,7 @@ static void recover(struct vg_qp *qp)
                                .cur_qp_state = PVRDMA_QPS_SQE};
 
     g_assert_cmpuint(vg_qp_state(qp), ==, PVRDMA_QPS_SQE);
-    g_assert_cmpint(
-        vg_modify_qp(qp->g, qp->handle, PVRDMA_QP_STATE | PVRDMA_QP_CUR_STATE, &a), ==,
-        0);
+    vg_qp_modify(qp, PVRDMA_QP_STATE | PVRDMA_QP_CUR_STATE, &a);
 }
 
 /* What UC cannot do, or the sender's key: its queue stops, what comes arrives. */
@@ -443,20 +429,17 @@ static void test_drained(gconstpointer data)
     struct vgt_side *a = &p.s[0], *b = &p.s[1];
 
     uc_open(&p, 0, 1, GPOINTER_TO_UINT(data));
-    g_assert_cmpint(vg_modify_qp(a->g, a->qp->handle,
-                                 PVRDMA_QP_STATE | PVRDMA_QP_EN_SQD_ASYNC, &attr),
-                    ==, 0);
-    g_assert_true(
-        vg_event_wait(a->g, PVRDMA_EVENT_SQ_DRAINED, a->qp->handle, VGT_WAIT_MS));
+    vg_qp_modify(a->qp, PVRDMA_QP_STATE | PVRDMA_QP_EN_SQD_ASYNC, &attr);
+    vgt_expect_event(a->g, PVRDMA_EVENT_SQ_DRAINED, a->qp->handle);
     vgt_recv(b, 500, FAR, 64);
     put(a, b, 1, PVRDMA_WR_SEND, 64);
     vgt_expect_none(a->scq, 20);
     passes(b, a, 2, PVRDMA_WR_SEND, 64);
-    g_assert_cmpint(vg_qp_to_state(a->qp, PVRDMA_QPS_RTS), ==, 0);
+    vg_qp_to_state(a->qp, PVRDMA_QPS_RTS);
     vgt_expect(a->scq, 1, PVRDMA_WC_SUCCESS);
     vgt_expect(b->rcq, 500, PVRDMA_WC_SUCCESS);
 
-    g_assert_cmpint(vg_qp_to_state(a->qp, PVRDMA_QPS_SQD), ==, 0);
+    vg_qp_to_state(a->qp, PVRDMA_QPS_SQD);
     do {
         g_assert_cmpint(vg_query_qp(a->g, a->qp->handle, &attr), ==, 0);
     } while (attr.sq_draining);
@@ -574,7 +557,7 @@ static void test_sender_breaks_off(void)
         recv_big(b, mr[1], 100 + i, len);
     }
     start_big(a, mr[0], PVRDMA_WR_SEND, 0, len, n);
-    g_assert_cmpint(vg_qp_to_reset(a->qp), ==, 0);
+    vg_qp_to_reset(a->qp);
     while (vg_cq_poll(a->scq, &c, 1) == 1) {
         g_assert_cmpuint(c.status, ==, PVRDMA_WC_SUCCESS);
     }
@@ -615,11 +598,11 @@ static void test_receiver_paused(void)
             recv_big(b, mr[1], 100 + i, len);
         }
         start_big(a, mr[0], PVRDMA_WR_SEND, 0, len, n);
-        ctl("pause", "vm1");
+        vgt_vm(vgt_daemon, "pause", 1);
         for (unsigned i = 0; i < n; i++) {
             vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
         }
-        ctl("resume", "vm1");
+        vgt_vm(vgt_daemon, "resume", 1);
         lost += dropped(0, "to_paused");
         g_assert_cmpint(lost, <=, n);
         for (unsigned i = 0; i < n - lost; i++) {
@@ -678,11 +661,11 @@ static void test_own_key_goes(void)
     do { /* unless it was through already */
         g_assert_cmpuint(tries++, <, 100);
         if (vg_qp_state(a->qp) == PVRDMA_QPS_SQD) {
-            g_assert_cmpint(vg_qp_to_state(a->qp, PVRDMA_QPS_RTS), ==, 0);
+            vg_qp_to_state(a->qp, PVRDMA_QPS_RTS);
             mr[0] = big_mr(a);
         }
         start_big(a, mr[0], PVRDMA_WR_RDMA_WRITE, mr[1]->rkey, GIB, 1);
-        g_assert_cmpint(vg_qp_to_state(a->qp, PVRDMA_QPS_SQD), ==, 0);
+        vg_qp_to_state(a->qp, PVRDMA_QPS_SQD);
         vg_mr_free(mr[0]);
         g_assert_true(vg_cq_wait(a->scq, &c, VGT_WAIT_MS));
     } while (c.status == PVRDMA_WC_SUCCESS);
@@ -714,7 +697,7 @@ static void test_receiver_fails(void)
         recv_big(b, mr[1], i, huge());
     }
     start_big(a, mr[0], PVRDMA_WR_SEND, 0, huge(), n);
-    g_assert_cmpint(vg_qp_to_state(b->qp, PVRDMA_QPS_ERR), ==, 0);
+    vg_qp_to_state(b->qp, PVRDMA_QPS_ERR);
     for (unsigned i = 0; i < n; i++) {
         vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
         g_assert_true(vg_cq_wait(b->rcq, &c, VGT_WAIT_MS));

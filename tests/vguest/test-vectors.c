@@ -22,16 +22,6 @@ struct fix {
     uint64_t ops;
 };
 
-static int add_vector(struct vguest *g, uint32_t vector, uint64_t pdir, uint32_t npages)
-{
-    struct pvrdma_ext_cmd_vector req = {.cmd = PVRDMA_CMD_ADD_VECTOR,
-                                        .vector = vector,
-                                        .pdir_dma = pdir,
-                                        .npages = npages};
-
-    return vg_command(g, &req, sizeof(req), NULL, 0);
-}
-
 /* A CQ's creation on its own, for vectors that may not exist. */
 static int try_cq(struct fix *f, uint32_t vector)
 {
@@ -67,12 +57,11 @@ static void fix_open(struct fix *f, enum vg_db_mode db)
         f->fd[i] = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
         f->ring[i] = vg_buf_new(g, 0, VG_RING_PAGES * PVRDMA_PAGE_SIZE, VG_SCATTERED);
         f->pdir[i] = vg_pdir_new(g, f->ring[i]->page, VG_RING_PAGES);
-        g_assert_cmpint(add_vector(g, i, f->pdir[i], VG_RING_PAGES), ==, 0);
+        g_assert_cmpint(vg_add_vector(g, i, f->pdir[i], VG_RING_PAGES), ==, 0);
     }
-    g_assert_cmpint(vg_set_irqs(g,
-                                VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER,
-                                PVRDMA_NUM_VEC, NVEC - 1, f->fd + 1, NVEC - 1),
-                    ==, 0);
+    g_assert_cmpint(
+        vg_set_irqs(g, VG_IRQ_EVENTFDS, PVRDMA_NUM_VEC, NVEC - 1, f->fd + 1, NVEC - 1),
+        ==, 0);
     for (unsigned i = 0; i < NVEC; i++) {
         f->cq[i] = vg_cq_new_vector(f->p.s[0].pd, 16, i);
         f->qp[i] = vg_qp_new(f->p.s[0].pd, f->cq[i], f->cq[i], NULL);
@@ -289,26 +278,27 @@ static void test_refused(void)
     fix_open(&f, VG_DB_EXT);
     g = f.p.s[0].g;
     for (unsigned i = 0; i < G_N_ELEMENTS(beyond); i++) {
-        g_assert_cmpint(add_vector(g, beyond[i], f.pdir[1], VG_RING_PAGES), ==, EINVAL);
+        g_assert_cmpint(vg_add_vector(g, beyond[i], f.pdir[1], VG_RING_PAGES), ==,
+                        EINVAL);
         g_assert_cmpint(try_cq(&f, beyond[i]), ==, EINVAL);
     }
     for (unsigned i = 0; i < NVEC; i++) {
-        g_assert_cmpint(add_vector(g, i, f.pdir[1], VG_RING_PAGES), ==, EBUSY);
+        g_assert_cmpint(vg_add_vector(g, i, f.pdir[1], VG_RING_PAGES), ==, EBUSY);
         g_assert_cmpint(try_cq(&f, i), ==, 0);
     }
     for (unsigned i = NVEC; i < PVRDMA_EXT_MAX_VECTORS; i++) {
         g_assert_cmpint(try_cq(&f, i), ==, EINVAL);
     }
-    g_assert_cmpint(add_vector(g, NVEC, f.pdir[1], 0), ==, EINVAL);
-    g_assert_cmpint(add_vector(g, NVEC, f.pdir[1], 1), ==, EINVAL);
-    g_assert_cmpint(add_vector(g, NVEC, f.pdir[1], 65), ==, EINVAL);
-    g_assert_cmpint(add_vector(g, NVEC, f.pdir[1], UINT32_MAX), ==, EINVAL);
-    g_assert_cmpint(add_vector(g, NVEC, f.pdir[1] + 8, VG_RING_PAGES), !=, 0);
-    g_assert_cmpint(add_vector(g, NVEC, 1ull << 40, VG_RING_PAGES), !=, 0);
+    g_assert_cmpint(vg_add_vector(g, NVEC, f.pdir[1], 0), ==, EINVAL);
+    g_assert_cmpint(vg_add_vector(g, NVEC, f.pdir[1], 1), ==, EINVAL);
+    g_assert_cmpint(vg_add_vector(g, NVEC, f.pdir[1], 65), ==, EINVAL);
+    g_assert_cmpint(vg_add_vector(g, NVEC, f.pdir[1], UINT32_MAX), ==, EINVAL);
+    g_assert_cmpint(vg_add_vector(g, NVEC, f.pdir[1] + 8, VG_RING_PAGES), !=, 0);
+    g_assert_cmpint(vg_add_vector(g, NVEC, 1ull << 40, VG_RING_PAGES), !=, 0);
     g_assert_cmpint(try_cq(&f, NVEC), ==, EINVAL);
     /* As many as there can be. */
     for (unsigned i = NVEC; i < PVRDMA_EXT_MAX_VECTORS; i++) {
-        g_assert_cmpint(add_vector(g, i, f.pdir[1], VG_RING_PAGES), ==, 0);
+        g_assert_cmpint(vg_add_vector(g, i, f.pdir[1], VG_RING_PAGES), ==, 0);
         g_assert_cmpint(try_cq(&f, i), ==, 0);
     }
     fix_close(&f);
@@ -366,7 +356,7 @@ static void test_reset(void)
         for (unsigned i = 1; i < NVEC; i++) {
             g_assert_cmpint(try_cq(&f, i), ==, EINVAL);
             memset(f.ring[i]->host, 0, f.ring[i]->len);
-            g_assert_cmpint(add_vector(g, i, f.pdir[i], VG_RING_PAGES), ==, 0);
+            g_assert_cmpint(vg_add_vector(g, i, f.pdir[i], VG_RING_PAGES), ==, 0);
             g_assert_cmpint(try_cq(&f, i), ==, 0);
         }
         g->up = false; /* its objects went with the reset */

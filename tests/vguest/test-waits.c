@@ -66,7 +66,7 @@ static void hostile_open(struct hostile *h, unsigned vm)
     for (uint64_t i = 0; i < RANGES; i++) {
         g_assert_cmpint(vg_dma_map(h->g, h->g->memfd, i * PVRDMA_PAGE_SIZE,
                                    RANGE_GPA + i * 2 * PVRDMA_PAGE_SIZE, PVRDMA_PAGE_SIZE,
-                                   VFIO_USER_DMA_READ_FLAG | VFIO_USER_DMA_WRITE_FLAG),
+                                   VG_DMA_RW),
                         ==, 0);
     }
     for (unsigned i = 0; i < MR_PAGES; i++) {

@@ -24,7 +24,7 @@ void ud_open(struct vgt_pair *p, unsigned a, unsigned b, enum vgt_style style)
     ud_options(&o, style);
     vgt_pair_open(p, a, b, &o);
     for (unsigned i = 0; i < 2; i++) {
-        g_assert_cmpint(vg_ud_to_rts(p->s[i].qp, QKEY), ==, 0);
+        vg_ud_to_rts(p->s[i].qp, QKEY);
     }
 }
 
@@ -60,9 +60,7 @@ void ud_recover(struct vg_qp *qp)
                                .cur_qp_state = PVRDMA_QPS_SQE};
 
     g_assert_cmpuint(vg_qp_state(qp), ==, PVRDMA_QPS_SQE);
-    g_assert_cmpint(
-        vg_modify_qp(qp->g, qp->handle, PVRDMA_QP_STATE | PVRDMA_QP_CUR_STATE, &a), ==,
-        0);
+    vg_qp_modify(qp, PVRDMA_QP_STATE | PVRDMA_QP_CUR_STATE, &a);
     g_assert_cmpuint(vg_qp_state(qp), ==, PVRDMA_QPS_RTS);
 }
 
@@ -223,5 +221,5 @@ void ud_gsi_open(struct vgt_side *s, unsigned vm)
     s->rcq = vg_cq_new(s->pd, 64);
     s->qp = vg_qp_new(s->pd, s->scq, s->rcq, &o);
     s->mr = vg_mr_alloc(s->pd, 0x7f1200000000ull, 1 << 20, VG_ACCESS_ALL);
-    g_assert_cmpint(vg_ud_to_rts(s->qp, GSI_QKEY), ==, 0);
+    vg_ud_to_rts(s->qp, GSI_QKEY);
 }

@@ -164,6 +164,11 @@ struct pvrdma_cqe vgt_expect(struct vg_cq *cq, uint64_t wr_id,
     return cqe;
 }
 
+void vgt_expect_event(struct vguest *g, uint32_t type, uint32_t info)
+{
+    g_assert_true(vg_event_wait(g, type, info, VGT_WAIT_MS));
+}
+
 void vgt_expect_none(struct vg_cq *cq, int ms)
 {
     struct pvrdma_cqe cqe;
@@ -309,7 +314,7 @@ void vgt_pair_reconnect(struct vgt_pair *p, const struct vg_conn *c)
     struct pvrdma_cqe cqe;
 
     for (unsigned i = 0; i < 2; i++) {
-        g_assert_cmpint(vg_qp_to_reset(p->s[i].qp), ==, 0);
+        vg_qp_to_reset(p->s[i].qp);
     }
     for (unsigned i = 0; i < 2; i++) {
         while (vg_cq_poll(p->s[i].scq, &cqe, 1) == 1 ||
@@ -432,6 +437,11 @@ pid_t vgt_worker_stop(unsigned i)
 void vgt_worker_go(pid_t tid)
 {
     g_assert_cmpint(ptrace(PTRACE_DETACH, tid, NULL, NULL), ==, 0);
+}
+
+void vgt_vm(const struct vg_daemon *d, const char *verb, unsigned i)
+{
+    g_assert_cmpint(vg_ctl(d, NULL, "vm %s vm%u", verb, i), ==, 0);
 }
 
 int64_t vgt_restart(const struct vg_daemon *d)

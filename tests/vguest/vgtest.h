@@ -120,6 +120,8 @@ void vgt_side_close(struct vgt_side *s);
 /* Reset both QPs, empty their CQs and connect again. */
 void vgt_pair_reconnect(struct vgt_pair *p, const struct vg_conn *c);
 
+/* `pvrdmactl vm VERB vmI`, which succeeds. */
+void vgt_vm(const struct vg_daemon *d, const char *verb, unsigned i);
 /* By an administrator's command; how long all stood still, us. */
 int64_t vgt_restart(const struct vg_daemon *d);
 
@@ -155,6 +157,8 @@ bool vgt_matches(const void *buf, size_t len, uint64_t seed);
 /* The next completion; checks wr_id and status. */
 struct pvrdma_cqe vgt_expect(struct vg_cq *cq, uint64_t wr_id,
                              enum pvrdma_wc_status status);
+/* This event comes. */
+void vgt_expect_event(struct vguest *g, uint32_t type, uint32_t info);
 /* No completion for @ms milliseconds. */
 void vgt_expect_none(struct vg_cq *cq, int ms);
 

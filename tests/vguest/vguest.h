@@ -241,6 +241,7 @@ int vg_raw_recv(int sock, struct vg_reply *reply, int timeout_ms);
 /* True if the server closed the connection within the time. */
 bool vg_wait_closed(struct vguest *g, int timeout_ms);
 
+#define VG_DMA_RW (VFIO_USER_DMA_READ_FLAG | VFIO_USER_DMA_WRITE_FLAG)
 int vg_dma_map(struct vguest *g, int fd, uint64_t offset, uint64_t gpa, uint64_t size,
                uint32_t flags);
 int vg_dma_unmap(struct vguest *g, uint64_t gpa, uint64_t size);
@@ -248,6 +249,7 @@ int vg_region_read(struct vguest *g, uint32_t region, uint64_t offset, void *dat
                    uint32_t count);
 int vg_region_write(struct vguest *g, uint32_t region, uint64_t offset, const void *data,
                     uint32_t count, bool posted);
+#define VG_IRQ_EVENTFDS (VFIO_USER_IRQ_DATA_EVENTFD | VFIO_USER_IRQ_ACTION_TRIGGER)
 int vg_set_irqs(struct vguest *g, uint32_t flags, uint32_t start, uint32_t count,
                 const int *fds, unsigned nfds);
 int vg_reset(struct vguest *g); /* DEVICE_RESET */
@@ -519,19 +521,26 @@ struct vg_qp *vg_qp_new(struct vg_pd *pd, struct vg_cq *scq, struct vg_cq *rcq,
                         const struct vg_qp_opts *opts);
 void vg_qp_free(struct vg_qp *qp); /* DESTROY_QP, then the memory */
 
-/* The usual steps towards a peer address; 0 or as vg_modify_qp. */
-int vg_qp_to_init(struct vg_qp *qp, const struct vg_conn *c);
-int vg_qp_to_rtr(struct vg_qp *qp, const struct pvrdma_gid *dgid, uint32_t dqpn,
-                 uint32_t rq_psn, const struct vg_conn *c);
-int vg_qp_to_rts(struct vg_qp *qp, uint32_t sq_psn, const struct vg_conn *c);
-int vg_qp_to_state(struct vg_qp *qp, enum pvrdma_qp_state state); /* no more */
-/* RESET: also clears the guest's own ring state, as the driver does. */
-int vg_qp_to_reset(struct vg_qp *qp);
-/*
- * A UD or GSI QP: RESET to RTS with @qkey; 0 or as vg_modify_qp.  And an address
- * handle of @pd, from the GID at @gid_index to @dgid.
+/* ADD_VECTOR; 0 or as vg_command(). */
+int vg_add_vector(struct vguest *g, uint32_t vector, uint64_t pdir, uint32_t npages);
+/* As vg_modify_qp(), and what is usual on the way to a peer's address; all must succeed.
  */
-int vg_ud_to_rts(struct vg_qp *qp, uint32_t qkey);
+void vg_qp_modify(struct vg_qp *qp, uint32_t mask, const struct pvrdma_qp_attr *a);
+void vg_qp_to_init(struct vg_qp *qp, const struct vg_conn *c);
+void vg_qp_to_rtr(struct vg_qp *qp, const struct pvrdma_gid *dgid, uint32_t dqpn,
+                  uint32_t rq_psn, const struct vg_conn *c);
+void vg_qp_to_rts(struct vg_qp *qp, uint32_t sq_psn, const struct vg_conn *c);
+/* All three. */
+void vg_qp_reset_to_rts(struct vg_qp *qp, const struct pvrdma_gid *dgid, uint32_t dqpn,
+                        uint32_t rq_psn, uint32_t sq_psn, const struct vg_conn *c);
+void vg_qp_to_state(struct vg_qp *qp, enum pvrdma_qp_state state); /* no more */
+/* RESET: also clears the guest's own ring state, as the driver does. */
+void vg_qp_to_reset(struct vg_qp *qp);
+/*
+ * A UD or GSI QP: RESET to RTS with @qkey.  And an address handle of @pd, from the GID
+ * at @gid_index to @dgid.
+ */
+void vg_ud_to_rts(struct vg_qp *qp, uint32_t qkey);
 struct pvrdma_av vg_av(const struct vg_pd *pd, uint8_t gid_index,
                        const struct pvrdma_gid *dgid);
 /* Bring both from RESET to RTS; @a == @b connects a QP to itself. */
