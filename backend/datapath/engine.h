@@ -463,8 +463,8 @@ void requester_go(struct qp *qp);
  * A message arrives at @qp: check state, requester, sequence and rights, claim a
  * receive WQE if it takes one.  OUT_DONE: it is admitted under *@a, and whoever brought
  * the same message before does not go on with it.  OUT_DUPLICATE: a READ is to be carried
- * once more, without being admitted, an atomic's result is saved.  qp->lock is held; once
- * it is dropped the caller passes what it got to responder_tell().
+ * once more, without being admitted, an atomic's result is saved.  OUT_HELD: in a moment.
+ * qp->lock is held; once it is dropped the caller passes what it got to responder_tell().
  */
 struct outcome responder_admit_locked(struct qp *qp, const struct msg *m,
                                       struct admission *a);

@@ -409,6 +409,9 @@ struct outcome responder_admit_locked(struct qp *qp, const struct msg *m,
         /* Its connection changed its way, and this is what still came by the other. */
         return responder_drop(qp, UC_NO_PEER);
     }
+    if (qp->resp.carrying && m->unreliable) {
+        return OUTCOME(OUT_SILENT); /* lost: a slice of one before it is stored yet */
+    }
     if (m->seq != qp->resp.seq && m->unreliable) {
         qp->resp.seq = m->seq; /* those before are lost */
     } else if (m->seq != qp->resp.seq) {
@@ -432,7 +435,7 @@ struct outcome responder_admit_locked(struct qp *qp, const struct msg *m,
         o = both_fail(PVRDMA_WC_REM_ACCESS_ERR, PVRDMA_WC_SUCCESS,
                       PVRDMA_EVENT_QP_ACCESS_ERR);
     } else if (qp->resp.carrying && !msg_returns(m)) {
-        o.what = OUT_SILENT; /* a slice of it, by the way it came before, is stored yet */
+        o.what = OUT_HELD; /* a slice of it, by the way it came before, is stored yet */
     } else if (takes_recv(m)) {
         o = claim(qp, m);
     } else if (o.what == OUT_DUPLICATE && msg_is_atomic(m) &&

@@ -274,16 +274,20 @@ static struct outcome copy_start(struct qp *qp, struct send_op *op)
     if (!peer || guest_faulted(&peer->vm->guest)) {
         return OUTCOME(OUT_SILENT);
     }
+    if (op->repeated ? !responder_repeats(peer, op->admission.epoch)
+                     : op->admitted &&
+                           !responder_begin_slice(peer, &op->m, op->admission, &recv)) {
+        /* Reset or failed meanwhile, or its former connection has brought it, too. */
+        op->admitted = op->repeated = false;
+        if (!qp->service->acknowledged) {
+            return OUTCOME(OUT_SILENT);
+        }
+    }
     if (!op->admitted && !op->repeated) {
         o = begin(qp, peer, &recv);
         if (o.what != OUT_MORE) {
             goto out;
         }
-    } else if (op->repeated
-                   ? !responder_repeats(peer, op->admission.epoch)
-                   : !responder_begin_slice(peer, &op->m, op->admission, &recv)) {
-        op->admitted = op->repeated = false; /* reset or failed meanwhile: start anew */
-        return OUTCOME(OUT_SILENT);
     }
     o = slice(qp, peer, &recv);
 out:

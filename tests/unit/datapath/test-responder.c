@@ -111,7 +111,7 @@ static void test_two_ways(gconstpointer opcode)
     pthread_mutex_lock(&qp->lock);
     g_assert_cmpint(responder_admit_locked(qp, &m, &old).what, ==, OUT_DONE);
     responder_begin_slice_locked(qp, &m, &recv);
-    g_assert_cmpint(responder_admit_locked(qp, &m, &new).what, ==, OUT_SILENT);
+    g_assert_cmpint(responder_admit_locked(qp, &m, &new).what, ==, OUT_HELD);
     pthread_mutex_unlock(&qp->lock);
     responder_end_slice(qp, &m, old, &middle);
     g_assert_cmpuint(claimed->cur.offset, ==, send ? middle.offset : 0);
