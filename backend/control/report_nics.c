@@ -29,7 +29,7 @@ static void report_nic(GString *s, const struct rnic_nic *nic)
     json_int(s, "since_ms", (uint64_t)(g_get_monotonic_time() - nic->since) / 1000);
     json_int(s, "events", nic->events);
     json_int(s, "failures", nic->failures);
-    if (nic->dev.ctx) {
+    if (nic->dev.kind) {
         json_str(s, "kind", nic->dev.kind);
         json_int(s, "port", nic->dev.port);
         json_int(s, "mtu", nic->dev.mtu);

@@ -178,7 +178,8 @@ static void look_at_port(struct look *l)
     }
 }
 
-/* What does not change while it is open.  False: with @l's state. */
+/* What does not change while it is open.  False: with @l's state, and its kind not known:
+ * then the main thread must not read events either, which might block. */
 static bool ask(struct look *l, struct ibv_device *dev)
 {
     struct ibv_device_attr attr;
@@ -187,12 +188,12 @@ static bool ask(struct look *l, struct ibv_device *dev)
 
     memset(&attr, 0, sizeof(attr));
     memset(&port, 0, sizeof(port));
-    err = rnic_verbs->query_device(l->dev.ctx, &attr);
+    err = fcntl(l->dev.ctx->async_fd, F_SETFL,
+                fcntl(l->dev.ctx->async_fd, F_GETFL) | O_NONBLOCK) < 0
+              ? errno
+              : 0;
+    err = err ? err : rnic_verbs->query_device(l->dev.ctx, &attr);
     err = err ? err : rnic_verbs->query_port(l->dev.ctx, 1, &port);
-    if (!err && fcntl(l->dev.ctx->async_fd, F_SETFL,
-                      fcntl(l->dev.ctx->async_fd, F_GETFL) | O_NONBLOCK) < 0) {
-        err = errno;
-    }
     if (err) {
         say_failed(l, "cannot be asked", ABS(err));
         return false;
@@ -397,7 +398,7 @@ static bool look_again(struct rnic_nic *nic)
     if (!run(nic, look, l)) {
         return false;
     }
-    if (l->dev.ctx && !nic->dev.ctx) {
+    if (l->dev.kind && !nic->dev.kind) {
         nic->watch = fdwatch_add(l->dev.ctx->async_fd, G_IO_IN, on_event, nic);
     }
     nic->dev = l->dev;
@@ -449,6 +450,7 @@ static bool settle(struct rnic_nic *nic)
 static void nic_free(struct rnic_nic *nic)
 {
     g_ptr_array_remove(nics, nic);
+    unwatch(nic); /* it is still open, if it was given up */
     if (nic->control) {
         rnic_control_free(nic->control);
     }

@@ -30,7 +30,7 @@ enum rnic_state {
 /* What is known of an open device. */
 struct rnic_device {
     struct ibv_context *ctx; /* NULL: it is not open, and the rest says nothing */
-    const char *kind;        /* "RoCE" ... */
+    const char *kind;        /* "RoCE" ...; NULL: it could not be asked */
     bool ethernet;           /* its GIDs are the addresses of its net device */
     bool atomics;
     unsigned port;

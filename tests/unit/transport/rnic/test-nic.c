@@ -204,6 +204,24 @@ static void test_removed(void)
     softnic_do("remove rx0");
 }
 
+/* It opens, and answers nothing: its events are not read, which would block. */
+static void test_unasked(void)
+{
+    int64_t reads = softnic_count("calls", "get_async_event");
+
+    begin();
+    rnic_look_ms = 100;
+    softnic_do("add un0 10.1.0.16");
+    softnic_do("fail query_device 1 EIO");
+    group("a", "un0", "10.1.0.16");
+    rnic_nics_start(cfg);
+    expect(RNIC_ABSENT, "cannot be asked: ");
+    g_assert_cmpint(softnic_count("calls", "get_async_event"), ==, reads);
+    expect(RNIC_UP, "");
+    end();
+    softnic_do("remove un0");
+}
+
 /* As an HCA: DEVICE_FATAL, everything fails, and it is back.  The second time it rests.
  */
 static void test_fatal(void)
@@ -408,6 +426,33 @@ static void test_left_behind(void)
     g_string_free(said, TRUE);
 }
 
+/* Nor are events read of one that is left behind while it is open. */
+static void test_left_open(void)
+{
+    int64_t reads, looks;
+
+    begin();
+    rnic_close_ms = 0;
+    softnic_do("add lo0 10.1.0.17");
+    group("a", "lo0", "10.1.0.17");
+    rnic_nics_start(cfg);
+    expect(RNIC_UP, "");
+    softnic_do("delay query_port 0 500000");
+    looks = softnic_count("calls", "query_gid_table"); /* which comes before */
+    while (softnic_count("calls", "query_gid_table") < looks + 2) {
+        g_main_context_iteration(NULL, FALSE);
+    }
+    rnic_nics_stop();
+    g_assert_cmpint(softnic_count("contexts", "lo0"), ==, 1);
+    reads = softnic_count("calls", "get_async_event");
+    softnic_do("gids lo0");
+    let_it_turn();
+    g_assert_cmpint(softnic_count("calls", "get_async_event"), ==, reads);
+    softnic_do("clear");
+    config_free(cfg);
+    g_string_free(said, TRUE);
+}
+
 int main(int argc, char **argv)
 {
     int ret;
@@ -418,6 +463,7 @@ int main(int argc, char **argv)
     g_test_add_func("/rnic-nic/iwarp", test_iwarp);
     g_test_add_func("/rnic-nic/link", test_link);
     g_test_add_func("/rnic-nic/removed", test_removed);
+    g_test_add_func("/rnic-nic/unasked", test_unasked);
     g_test_add_func("/rnic-nic/fatal", test_fatal);
     g_test_add_func("/rnic-nic/rests", test_rests);
     g_test_add_func("/rnic-nic/refused", test_refused);
@@ -425,6 +471,7 @@ int main(int argc, char **argv)
     g_test_add_func("/rnic-nic/reload", test_reload);
     g_test_add_func("/rnic-nic/suspend", test_suspend);
     g_test_add_func("/rnic-nic/left-behind", test_left_behind);
+    g_test_add_func("/rnic-nic/left-open", test_left_open);
     ret = g_test_run();
     coro_fini();
     return ret;
