@@ -3,6 +3,7 @@
  * vguest tests: `pvrdmactl nic list`, of a daemon without RDMA devices, and of one over
  * NICs in memory (tests/softnic) whose links go and come, and which is replaced.
  */
+#include "keeper.h"
 #include "vgtest.h"
 
 #include <glib/gstdio.h>
@@ -203,6 +204,28 @@ static void test_restart(void)
     stop(d);
 }
 
+/* A call does not come back: when the daemon is to end it hands no VM over, as its own
+ * end would wait for the call, and the VMs with it. */
+static void test_stuck(void)
+{
+    struct keeper *keeper = keeper_start();
+    struct vg_daemon *d = start(true, RAIL0), *shared = vgt_daemon;
+    struct vguest *g = vguest_new(d, 0, NULL);
+
+    vgt_daemon = d;
+    vgt_await(is(d, "rail0", "up", ""));
+    soft(d, "delay close_device 1 60000000");
+    vg_daemon_end(d);
+    vgt_wait_logged("no VM is handed over to the next daemon: NIC rail0 does not close");
+    g_assert_true(vg_wait_closed(g, VGT_WAIT_MS));
+    vguest_crash(g);
+    keeper_wait_empty(keeper);
+    vg_daemon_again(d, NULL, 0, NULL);
+    stop(d);
+    vgt_daemon = shared;
+    keeper_stop(keeper);
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -210,5 +233,6 @@ int main(int argc, char **argv)
     g_test_add_func("/nics/no-device", test_no_device);
     g_test_add_func("/nics/links", test_links);
     g_test_add_func("/nics/restart", test_restart);
+    g_test_add_func("/nics/stuck", test_stuck);
     return g_test_run();
 }

@@ -107,7 +107,7 @@ gint64 restart_late_us = 4 * G_USEC_PER_SEC;
 
 /*
  * All VMs run meanwhile, so it may be long, for 160 GiB of small pages.  Who leaves takes
- * 92 s at most with this and all else: the unit's TimeoutStopSec= is longer.
+ * 98 s at most with this and all else: the unit's TimeoutStopSec= is longer.
  */
 gint64 restart_memory_us = 40 * G_USEC_PER_SEC;
 
@@ -922,7 +922,7 @@ static void hand_over(int client, GError **errp)
     g_autoptr(GPtrArray) frozen = g_ptr_array_new();
     gint64 since;
     struct handover_out h;
-    bool closed = rnic_nics_suspend(errp);
+    bool closed = rnic_nics_suspend(restart_stopping, errp);
     bool paused = closed && restart_freeze_all(frozen, true, &since, errp);
     int memfd;
 
@@ -935,9 +935,7 @@ static void hand_over(int client, GError **errp)
         handover_out_clear(&h);
     }
     restart_thaw_all(frozen, paused);
-    if (closed) {
-        rnic_nics_resume();
-    }
+    rnic_nics_resume();
 }
 
 static bool begin_alone(GError **errp)

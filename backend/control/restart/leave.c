@@ -152,23 +152,25 @@ static void leave_frozen(GPtrArray *frozen, int sock, gint64 since, GError **err
     handover_out_clear(&h);
 }
 
+/*
+ * A NIC that does not close keeps this process from ending, so the next daemon would not
+ * be started, and the VMs would stand still: then they are not handed over.  NICs stay
+ * closed, as this daemon ends in any case.
+ */
 static void leave(int sock, GError **errp)
 {
     g_autoptr(GPtrArray) frozen = g_ptr_array_new();
-    g_autoptr(GError) open = NULL;
     gint64 since;
     bool paused;
 
-    if (!rnic_nics_suspend(
-            &open)) { /* the VMs are kept for the next daemon all the same */
-        log_msg(LOG_LVL_ERROR, "%s", open->message);
+    if (!rnic_nics_suspend(restart_stopping, errp)) {
+        return;
     }
     paused = restart_freeze_all(frozen, false, &since, errp);
     if (paused) {
         leave_frozen(frozen, sock, since, errp);
     }
     restart_thaw_all(frozen, paused);
-    rnic_nics_resume();
 }
 
 void restart_leave(void)

@@ -612,7 +612,9 @@ void rnic_nics_reload(struct daemon_config *cfg, void (*say)(void *opaque, char 
 
 void rnic_nics_stop(void)
 {
-    gint64 until = g_get_monotonic_time() + (gint64)rnic_close_ms * 1000;
+    /* They had their time, if they were suspended. */
+    gint64 until =
+        g_get_monotonic_time() + (suspended ? 0 : (gint64)rnic_close_ms * 1000);
     bool given_up = false;
 
     if (!nics) {
@@ -648,7 +650,7 @@ static const struct rnic_nic *find_open(void)
     return NULL;
 }
 
-bool rnic_nics_suspend(GError **errp)
+bool rnic_nics_suspend(bool (*at_once)(void), GError **errp)
 {
     gint64 until = g_get_monotonic_time() + (gint64)rnic_close_ms * 1000;
     const struct rnic_nic *nic;
@@ -656,9 +658,8 @@ bool rnic_nics_suspend(GError **errp)
     suspended = true;
     kick_all();
     while ((nic = find_open())) {
-        if (g_get_monotonic_time() >= until) {
+        if (g_get_monotonic_time() >= until || at_once()) {
             g_set_error(errp, PVRDMA_ERROR, 0, "NIC %s does not close", nic->cfg->name);
-            rnic_nics_resume();
             return false;
         }
         coro_sleep(1);

@@ -75,17 +75,18 @@ void rnic_nics_start(struct daemon_config *cfg);
  * each, to be freed. */
 void rnic_nics_reload(struct daemon_config *cfg, void (*say)(void *opaque, char *line),
                       void *opaque);
-/* Close all.  One that does not let itself be closed is left behind.  Outside of
- * coroutines. */
+/* Close all.  One that does not let itself be closed is left behind, at once if they are
+ * suspended.  Outside of coroutines. */
 void rnic_nics_stop(void);
 
 /*
  * Close all before another program takes this one's place: execve() would wait for calls
  * that are under way, and for the kernel to take the NICs' objects apart, while all VMs
- * stand still.  False with errp: one does not let itself be closed; all are opened again,
- * as rnic_nics_resume() does.  In a coroutine.
+ * stand still.  False with errp: one does not let itself be closed, or there is no time
+ * (@at_once, which is asked again and again).  Either way none is opened before
+ * rnic_nics_resume().  In a coroutine.
  */
-bool rnic_nics_suspend(GError **errp);
+bool rnic_nics_suspend(bool (*at_once)(void), GError **errp);
 void rnic_nics_resume(void);
 
 /* The one after @nic, NULL: the first; NULL: there are no more.  It may go when the main
