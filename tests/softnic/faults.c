@@ -375,6 +375,8 @@ static bool command(char **word)
         port(dev, true);
     } else if (!strcmp(what, "gids")) {
         soft_async(dev, IBV_EVENT_GID_CHANGE);
+    } else if (!strcmp(what, "event") && n == 3) {
+        soft_async(dev, (enum ibv_event_type)number);
     } else if (!strcmp(what, "fatal")) {
         fatal(dev, n > 2);
     } else if (!strcmp(what, "unplug")) {

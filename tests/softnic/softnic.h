@@ -35,6 +35,7 @@
  *   down NIC           the port: events GID_CHANGE and PORT_ERR
  *   up NIC             event PORT_ACTIVE
  *   gids NIC           event GID_CHANGE
+ *   event NIC N        the ibv_event_type N, which is not one of a QP or CQ
  *   fatal NIC [silent] event DEVICE_FATAL; then EIO, or with silent posts that vanish
  *   unplug NIC         the same, and it is gone; ids get DEVICE_REMOVAL
  *   remove NIC         it is gone without an event, but ends only when its last

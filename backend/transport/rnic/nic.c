@@ -7,11 +7,12 @@
  * called by jobs on the NIC's lane RNIC_MAKE; a job has all it needs, and all it finds,
  * in a struct look of its own, since it may outlive the NIC (control.h).
  *
- * The device is looked at once a second, by its name in libibverbs' list, and at once
- * when it has an event.  Nothing reports that a device comes or goes to everybody who may
- * run this daemon: sysfs raises no inotify events; /dev may be the service's own; uevents
- * do not reach other network namespaces, and come before udev has set the rights; RDMA
- * netlink has notifications in the newest kernels only.  And drivers without
+ * The device is looked at once a second, by its name in libibverbs' list, and when it
+ * has an event of its own or of a port; those of queues, which guests and peers may
+ * cause, are not about the NIC.  Nothing reports that a device comes or goes to everybody
+ * who may run this daemon: sysfs raises no inotify events; /dev may be the service's own;
+ * uevents do not reach other network namespaces, and come before udev has set the rights;
+ * RDMA netlink has notifications in the newest kernels only.  And drivers without
  * disassociation (rxe, siw) raise no event when their device is removed: the removal
  * waits until this process has closed it, so a device that is not in the list is closed.
  *
@@ -34,6 +35,11 @@
 /* Entries of a device's GID table, of all its ports: what fits in an attribute of the
  * kernel's, whose length has 16 bits. */
 #define MAX_GIDS (UINT16_MAX / (unsigned)sizeof(struct ibv_gid_entry))
+
+/* Between two looks, however many events there are. */
+#define GAP_MS 100u
+/* Events that are read at once: a device must not keep the main thread. */
+#define MAX_EVENTS 64u
 
 unsigned rnic_look_ms = RNIC_LOOK_MS, rnic_rest_ms = RNIC_REST_MS,
          rnic_close_ms = RNIC_CLOSE_MS;
@@ -275,8 +281,8 @@ static void set_state(struct rnic_nic *nic, enum rnic_state state, const char *r
     }
     nic->state = state;
     g_strlcpy(nic->reason, reason, sizeof(nic->reason));
-    log_msg(bad ? LOG_LVL_WARN : LOG_LVL_INFO, "NIC %s (%s) is %s%s%s", nic->cfg->name,
-            nic->cfg->device, rnic_state_name(state), *reason ? ": " : "", reason);
+    log_about(bad ? LOG_LVL_WARN : LOG_LVL_INFO, &nic->log, "%s is %s%s%s",
+              nic->cfg->device, rnic_state_name(state), *reason ? ": " : "", reason);
 }
 
 static void kick(struct rnic_nic *nic)
@@ -311,6 +317,12 @@ static void nap(struct rnic_nic *nic, unsigned ms)
     nic->kicked = false;
 }
 
+/* It is not looked at for so long, but it is closed if need be. */
+static void leave_alone(struct rnic_nic *nic, unsigned ms)
+{
+    nic->not_before = MAX(nic->not_before, g_get_monotonic_time() + (gint64)ms * 1000);
+}
+
 /* Twice in a minute: it is left alone. */
 static void fail(struct rnic_nic *nic, const char *reason)
 {
@@ -321,7 +333,7 @@ static void fail(struct rnic_nic *nic, const char *reason)
         g_autofree char *text =
             g_strdup_printf("failed twice in a minute, at last: %s", reason);
 
-        nic->rests_until = now + rest;
+        leave_alone(nic, rnic_rest_ms);
         set_state(nic, RNIC_RESTING, text);
     } else {
         set_state(nic, RNIC_ABSENT, reason);
@@ -335,26 +347,45 @@ static void unwatch(struct rnic_nic *nic)
     nic->watch = 0;
 }
 
+static void take_event(struct rnic_nic *nic, enum ibv_event_type type)
+{
+    nic->events++;
+    switch (type) {
+    case IBV_EVENT_DEVICE_FATAL:
+        nic->fatal = true;
+        /* fall through */
+    case IBV_EVENT_PORT_ACTIVE:
+    case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_GID_CHANGE:
+        kick(nic);
+        break;
+    default:
+        break;
+    }
+}
+
 /* Each is acknowledged. */
 static void take_events(struct rnic_nic *nic)
 {
     struct ibv_async_event event;
 
-    while (rnic_verbs->get_async_event(nic->dev.ctx, &event) == 0) {
-        nic->events++;
-        nic->fatal |= event.event_type == IBV_EVENT_DEVICE_FATAL;
+    for (unsigned i = 0; i < MAX_EVENTS; i++) {
+        if (rnic_verbs->get_async_event(nic->dev.ctx, &event) != 0) {
+            if (errno != EAGAIN && errno != EINTR) {
+                unwatch(nic); /* it would be ready for ever */
+                nic->fatal = true;
+                kick(nic);
+            }
+            return;
+        }
+        take_event(nic, event.event_type);
         rnic_verbs->ack_async_event(&event);
-    }
-    if (errno != EAGAIN && errno != EINTR) {
-        nic->fatal = true;
-        unwatch(nic); /* it would be ready for ever */
     }
 }
 
 static gboolean on_event(gint fd, GIOCondition cond, gpointer nic)
 {
     take_events(nic);
-    kick(nic);
     return G_SOURCE_CONTINUE;
 }
 
@@ -442,7 +473,8 @@ static bool settle(struct rnic_nic *nic)
     if (nic->next) {
         config_nic_free(nic->cfg);
         nic->cfg = g_steal_pointer(&nic->next);
-        nic->failed_at = nic->rests_until = 0;
+        nic->log.name = nic->cfg->name;
+        nic->failed_at = nic->not_before = 0;
     }
     return true;
 }
@@ -454,6 +486,7 @@ static void nic_free(struct rnic_nic *nic)
     if (nic->control) {
         rnic_control_free(nic->control);
     }
+    log_flush(&nic->log);
     config_nic_free(nic->cfg);
     config_nic_free(nic->next);
     g_free(nic);
@@ -465,7 +498,7 @@ static void keep(void *opaque)
     bool ok;
 
     while ((ok = settle(nic)) && !nic->gone) {
-        gint64 rest = nic->rests_until - g_get_monotonic_time();
+        gint64 rest = nic->not_before - g_get_monotonic_time();
 
         if (suspended) {
             nap(nic, 0);
@@ -482,6 +515,7 @@ static void keep(void *opaque)
         if (!ok) {
             break;
         }
+        leave_alone(nic, MIN(GAP_MS, rnic_look_ms));
         nap(nic, rnic_look_ms);
     }
     if (!ok) {
@@ -534,6 +568,7 @@ static void add(struct nic_config *cfg)
     g_autoptr(GError) err = NULL;
 
     nic->cfg = cfg;
+    nic->log = (struct log_subject){.name = cfg->name, .kind = "NIC"};
     nic->since = g_get_monotonic_time();
     nic->state = RNIC_OPENING;
     g_ptr_array_add(nics, nic);

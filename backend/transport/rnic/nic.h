@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/log.h"
 #include "config/config.h"
 #include "transport/rnic/control.h"
 #include "transport/rnic/verbs.h"
@@ -49,10 +50,11 @@ struct rnic_nic {
     struct rnic_control *control;
     uint32_t events, failures;
     /* inside nic.c */
+    struct log_subject log;
     struct nic_config *next; /* what cfg is to be; NULL: it stays */
     guint watch;             /* of dev's events */
     gint64 failed_at;        /* monotonic us; 0: never */
-    gint64 rests_until;      /* 0: it does not */
+    gint64 not_before;       /* it is looked at */
     bool gone;               /* its group is */
     bool fatal;              /* the device says so */
     bool busy;               /* a job is under way */
@@ -61,7 +63,7 @@ struct rnic_nic {
     guint nap_timer;
 };
 
-/* How often the device is looked at, besides when it has an event. */
+/* How often the device is looked at, besides when it or a port has an event. */
 #define RNIC_LOOK_MS 1000u
 /* A NIC that fails twice within this time is left alone for as long. */
 #define RNIC_REST_MS 60000u

@@ -184,6 +184,44 @@ static void test_link(void)
     softnic_do("remove link0");
 }
 
+/* Turn until it has had so many events, and for as long as a look takes. */
+static void take_events(uint32_t n)
+{
+    while (nic_of("a")->events < n) {
+        g_main_context_iteration(NULL, TRUE);
+    }
+    let_it_turn();
+}
+
+/* Events of queues are acknowledged, no more; of those of ports many have one look. */
+static void test_storm(void)
+{
+    gint64 since;
+    int64_t looks;
+
+    begin();
+    softnic_do("add ev0 10.1.0.18");
+    rnic_look_ms = 1000000; /* events alone */
+    group("a", "ev0", "10.1.0.18");
+    rnic_nics_start(cfg);
+    expect(RNIC_UP, "");
+    looks = softnic_count("calls", "query_port");
+    softnic_do("event ev0 %d", IBV_EVENT_SRQ_LIMIT_REACHED);
+    take_events(1);
+    g_assert_cmpint(softnic_count("calls", "query_port"), ==, looks);
+    since = g_get_monotonic_time();
+    for (unsigned i = 2; i < 12; i++) {
+        softnic_do("gids ev0");
+        take_events(i);
+    }
+    looks += 2 + (g_get_monotonic_time() - since) / 100000;
+    g_assert_cmpint(softnic_count("calls", "query_port"), <=, looks);
+    softnic_do("down ev0");
+    expect(RNIC_DOWN, "port 1 is down");
+    end();
+    softnic_do("remove ev0");
+}
+
 /* As rxe: nothing is said, and the removal waits for us. */
 static void test_removed(void)
 {
@@ -259,7 +297,7 @@ static void test_rests(void)
     let_it_turn();
     g_assert_cmpint(nic_of("a")->state, ==, RNIC_RESTING);
     /* The time is over. */
-    nic_of("a")->rests_until = nic_of("a")->failed_at = 1;
+    nic_of("a")->not_before = nic_of("a")->failed_at = 1;
     rnic_nics_resume();
     expect(RNIC_UP, "");
     /* One that cannot be asked is closed again. */
@@ -480,6 +518,7 @@ int main(int argc, char **argv)
     g_test_add_func("/rnic-nic/iwarp", test_iwarp);
     g_test_add_func("/rnic-nic/link", test_link);
     g_test_add_func("/rnic-nic/removed", test_removed);
+    g_test_add_func("/rnic-nic/storm", test_storm);
     g_test_add_func("/rnic-nic/unasked", test_unasked);
     g_test_add_func("/rnic-nic/fatal", test_fatal);
     g_test_add_func("/rnic-nic/rests", test_rests);
