@@ -7,14 +7,18 @@
  * called by jobs on the NIC's lane RNIC_MAKE; a job has all it needs, and all it finds,
  * in a struct look of its own, since it may outlive the NIC (control.h).
  *
- * The device is looked at once a second, by its name in libibverbs' list, and when it
- * has an event of its own or of a port; those of queues, which guests and peers may
- * cause, are not about the NIC.  Nothing reports that a device comes or goes to everybody
- * who may run this daemon: sysfs raises no inotify events; /dev may be the service's own;
- * uevents do not reach other network namespaces, and come before udev has set the rights;
- * RDMA netlink has notifications in the newest kernels only.  And drivers without
- * disassociation (rxe, siw) raise no event when their device is removed: the removal
- * waits until this process has closed it, so a device that is not in the list is closed.
+ * The device is looked at once a second, and when it has an event of its own or of a
+ * port; those of queues, which guests and peers may cause, are not about the NIC.  To be
+ * opened it is searched for in libibverbs' list.  While it is open the folder of its
+ * device file in sysfs is asked for, which the kernel removes first: the list is made
+ * with a lock that all NICs share, and libibverbs writes to stderr about each device of
+ * the host that it has no driver for.  Nothing reports that a device comes or goes to
+ * everybody who may run this daemon: sysfs raises no inotify events; /dev may be the
+ * service's own; uevents do not reach other network namespaces, and come before udev has
+ * set the rights; RDMA netlink has notifications in the newest kernels only.  And drivers
+ * without disassociation (rxe, siw) raise no event when their device is removed: the
+ * removal waits until this process has closed it, so a device that is not there is
+ * closed.
  *
  * What fails is a device that is there: it cannot be opened or asked, or raises
  * DEVICE_FATAL.  A port that goes down, or rights that are missing, are no failures.
@@ -26,6 +30,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/coro.h"
@@ -211,6 +216,18 @@ static bool ask(struct look *l, struct ibv_device *dev)
     return true;
 }
 
+/* The folder of its device file; 0: it is not seen, and the list has to tell. */
+static ino_t folder_of(const struct ibv_device *dev)
+{
+    /* libibverbs knows the path only if it did not learn of the device by netlink. */
+    g_autofree char *path =
+        *dev->dev_path ? g_strdup(dev->dev_path)
+                       : g_strdup_printf("/sys/class/infiniband_verbs/%s", dev->dev_name);
+    struct stat st;
+
+    return stat(path, &st) == 0 ? st.st_ino : 0;
+}
+
 /* In the list it is there: open it, if it is not, and look at it. */
 static void look_at_device(struct look *l, struct ibv_device *dev)
 {
@@ -221,6 +238,7 @@ static void look_at_device(struct look *l, struct ibv_device *dev)
             say_not_opened(l, errno);
             return;
         }
+        l->dev.folder = folder_of(dev);
         if (!ask(l, dev)) {
             return; /* the main thread has it closed */
         }
@@ -235,6 +253,10 @@ static void look(void *arg)
     int n = 0;
 
     rnic_control_assert();
+    if (l->dev.folder && folder_of(l->dev.ctx->device) == l->dev.folder) {
+        look_at_port(l);
+        return;
+    }
     list = rnic_verbs->get_device_list(&n);
     for (int i = 0; list && i < n && !dev; i++) {
         dev = strcmp(rnic_verbs->get_device_name(list[i]), l->name) == 0 ? list[i] : NULL;

@@ -11,6 +11,7 @@
 #include <glib.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/log.h"
 #include "config/config.h"
@@ -34,6 +35,7 @@ struct rnic_device {
     const char *kind;        /* "RoCE" ...; NULL: it could not be asked */
     bool ethernet;           /* its GIDs are the addresses of its net device */
     bool atomics;
+    ino_t folder; /* of its device file, in sysfs; 0: it was not seen */
     unsigned port;
     unsigned mtu;       /* bytes */
     unsigned max_reads; /* of one queue pair under way */

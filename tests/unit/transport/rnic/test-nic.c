@@ -70,9 +70,12 @@ static void expect_contexts(const char *device, int64_t n)
 /* Turn for as long as @looks of the NIC take. */
 static void let_it_look(unsigned looks)
 {
-    int64_t until = softnic_count("calls", "get_device_list") + looks;
+    int64_t until = softnic_count("calls", "get_device_list") +
+                    softnic_count("calls", "query_gid_table") + looks;
 
-    while (softnic_count("calls", "get_device_list") < until) {
+    while (softnic_count("calls", "get_device_list") +
+               softnic_count("calls", "query_gid_table") <
+           until) {
         g_main_context_iteration(NULL, TRUE);
     }
 }
@@ -129,6 +132,7 @@ static void test_none(void)
 static void test_up(void)
 {
     const struct rnic_nic *nic;
+    int64_t lists;
 
     begin();
     softnic_do("add up0 10.1.0.1");
@@ -143,6 +147,10 @@ static void test_up(void)
     g_assert_cmpuint(nic->dev.port, ==, 1);
     g_assert_cmpuint(nic->dev.max_reads, >, 0);
     g_assert_false(nic->dev.atomics);
+    /* While it is open no list of all devices is made. */
+    lists = softnic_count("calls", "get_device_list");
+    let_it_look(3);
+    g_assert_cmpint(softnic_count("calls", "get_device_list"), ==, lists);
     end();
     g_assert_cmpint(softnic_count("contexts", "up0"), ==, 0);
     softnic_do("remove up0");
