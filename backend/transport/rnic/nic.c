@@ -21,7 +21,9 @@
  * closed.
  *
  * What fails is a device that is there: it cannot be opened or asked, or raises
- * DEVICE_FATAL.  A port that goes down, or rights that are missing, are no failures.
+ * DEVICE_FATAL.  A port that goes down, or rights that are missing, are no failures; nor
+ * is it another one that it cannot be opened for some seconds after, while its driver
+ * recovers.
  *
  * Events are acknowledged at once: closing waits for that.
  */
@@ -47,7 +49,7 @@
 #define MAX_EVENTS 64u
 
 unsigned rnic_look_ms = RNIC_LOOK_MS, rnic_rest_ms = RNIC_REST_MS,
-         rnic_close_ms = RNIC_CLOSE_MS;
+         rnic_same_ms = RNIC_SAME_MS, rnic_close_ms = RNIC_CLOSE_MS;
 
 /* A job.  Lane RNIC_MAKE; before and afterwards the main thread. */
 struct look {
@@ -112,6 +114,8 @@ static void say_not_opened(struct look *l, int err)
     } else if (err == ENOENT) {
         say(l, RNIC_ABSENT,
             "no device file in /dev/infiniband: PrivateDevices= of the unit, or udev");
+    } else if (err == ENODEV || err == ENXIO) {
+        say(l, RNIC_ABSENT, "it has just been removed");
     } else {
         say_failed(l, "cannot be opened", err);
     }
@@ -345,11 +349,15 @@ static void leave_alone(struct rnic_nic *nic, unsigned ms)
     nic->not_before = MAX(nic->not_before, g_get_monotonic_time() + (gint64)ms * 1000);
 }
 
-/* Twice in a minute: it is left alone. */
-static void fail(struct rnic_nic *nic, const char *reason)
+/* Twice in a minute: it is left alone.  @opening: it was not open. */
+static void fail(struct rnic_nic *nic, bool opening, const char *reason)
 {
     gint64 now = g_get_monotonic_time(), rest = (gint64)rnic_rest_ms * 1000;
 
+    if (opening && nic->failed_at && now - nic->failed_at < (gint64)rnic_same_ms * 1000) {
+        set_state(nic, RNIC_ABSENT, reason); /* it is still the last one */
+        return;
+    }
     nic->failures++;
     if (nic->failed_at && now - nic->failed_at < rest) {
         g_autofree char *text =
@@ -443,7 +451,7 @@ static bool shut(struct rnic_nic *nic)
 static bool look_again(struct rnic_nic *nic)
 {
     struct look *l = g_new0(struct look, 1);
-    bool fatal;
+    bool opening = !nic->dev.ctx, fatal;
 
     g_strlcpy(l->name, nic->cfg->device, sizeof(l->name));
     l->address = nic->cfg->address;
@@ -464,7 +472,7 @@ static bool look_again(struct rnic_nic *nic)
         return false;
     }
     if (fatal || l->failed) {
-        fail(nic, fatal ? "the device has failed" : l->reason);
+        fail(nic, opening && !fatal, fatal ? "the device has failed" : l->reason);
     } else {
         set_state(nic, l->state, l->reason);
     }
@@ -490,7 +498,8 @@ static bool settle(struct rnic_nic *nic)
         }
     }
     if (fatal) {
-        fail(nic, "the device has failed");
+        fail(nic, false, "the device has failed");
+        leave_alone(nic, rnic_look_ms); /* its driver may still list it */
     }
     if (nic->next) {
         config_nic_free(nic->cfg);

@@ -69,6 +69,8 @@ struct rnic_nic {
 #define RNIC_LOOK_MS 1000u
 /* A NIC that fails twice within this time is left alone for as long. */
 #define RNIC_REST_MS 60000u
+/* One that cannot be opened within this time has not failed again. */
+#define RNIC_SAME_MS 10000u
 
 /* How long closing may take.  libibverbs waits 5 s for udev when it may not open one. */
 #define RNIC_CLOSE_MS 6000u
@@ -99,6 +101,6 @@ struct rnic_nic *rnic_nic_next(struct rnic_nic *nic);
 const char *rnic_state_name(enum rnic_state state);
 
 /* For tests: other times than these. */
-extern unsigned rnic_look_ms, rnic_rest_ms, rnic_close_ms;
+extern unsigned rnic_look_ms, rnic_rest_ms, rnic_same_ms, rnic_close_ms;
 
 #endif /* PVRDMAD_RNIC_NIC_H */

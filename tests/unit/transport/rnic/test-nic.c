@@ -99,6 +99,7 @@ static void begin(void)
 {
     rnic_look_ms = 5;
     rnic_rest_ms = RNIC_REST_MS;
+    rnic_same_ms = 0;
     rnic_close_ms = 60000;
     cfg = config_new();
     said = g_string_new(NULL);
@@ -290,6 +291,36 @@ static void test_fatal(void)
     g_assert_cmpint(softnic_count("contexts", "hca0"), ==, 0);
     end();
     softnic_do("remove hca0");
+}
+
+/* It is listed while its driver recovers, and cannot be opened: that is one failure. */
+static void test_recovers(void)
+{
+    int64_t opened;
+
+    begin();
+    rnic_same_ms = 60000;
+    softnic_do("add rc0 10.1.0.19");
+    group("a", "rc0", "10.1.0.19");
+    rnic_nics_start(cfg);
+    expect(RNIC_UP, "");
+    opened = softnic_count("calls", "open_device");
+    softnic_do("fail open_device 1 EIO");
+    softnic_do("fail open_device 2 EAGAIN");
+    softnic_do("fail open_device 3 ENODEV");
+    rnic_look_ms = 1000000;
+    softnic_do("event rc0 %d", IBV_EVENT_DEVICE_FATAL);
+    expect(RNIC_ABSENT, "the device has failed");
+    let_it_turn();
+    g_assert_cmpint(softnic_count("calls", "open_device"), ==, opened);
+    rnic_look_ms = 5;
+    nic_of("a")->not_before = 0;
+    rnic_nics_resume();
+    expect(RNIC_ABSENT, "it has just been removed");
+    expect(RNIC_UP, "");
+    g_assert_cmpuint(nic_of("a")->failures, ==, 1);
+    end();
+    softnic_do("remove rc0");
 }
 
 static void test_rests(void)
@@ -529,6 +560,7 @@ int main(int argc, char **argv)
     g_test_add_func("/rnic-nic/storm", test_storm);
     g_test_add_func("/rnic-nic/unasked", test_unasked);
     g_test_add_func("/rnic-nic/fatal", test_fatal);
+    g_test_add_func("/rnic-nic/recovers", test_recovers);
     g_test_add_func("/rnic-nic/rests", test_rests);
     g_test_add_func("/rnic-nic/refused", test_refused);
     g_test_add_func("/rnic-nic/address", test_address);
