@@ -49,7 +49,8 @@
 #define MAX_EVENTS 64u
 
 unsigned rnic_look_ms = RNIC_LOOK_MS, rnic_rest_ms = RNIC_REST_MS,
-         rnic_same_ms = RNIC_SAME_MS, rnic_close_ms = RNIC_CLOSE_MS;
+         rnic_same_ms = RNIC_SAME_MS, rnic_late_ms = RNIC_LATE_MS,
+         rnic_close_ms = RNIC_CLOSE_MS;
 
 /* A job.  Lane RNIC_MAKE; before and afterwards the main thread. */
 struct look {
@@ -419,13 +420,27 @@ static gboolean on_event(gint fd, GIOCondition cond, gpointer nic)
     return G_SOURCE_CONTINUE;
 }
 
+/* The state stays as it is: nothing is known. */
+static gboolean on_late(gpointer opaque)
+{
+    struct rnic_nic *nic = opaque;
+
+    nic->late_timer = 0;
+    g_snprintf(nic->reason, sizeof(nic->reason),
+               "a call has not come back from the kernel for %.0f s", rnic_late_ms / 1e3);
+    log_about(LOG_LVL_WARN, &nic->log, "%s", nic->reason);
+    return G_SOURCE_REMOVE;
+}
+
 /* False: the control threads were given up. */
 static bool run(struct rnic_nic *nic, void (*fn)(void *arg), struct look *l)
 {
     int err;
 
     nic->busy = true;
+    nic->late_timer = g_timeout_add(rnic_late_ms, on_late, nic);
     err = rnic_control_run(nic->control, RNIC_MAKE, 0, fn, l);
+    g_clear_handle_id(&nic->late_timer, g_source_remove);
     nic->busy = false;
     if (err && err != -EINPROGRESS) {
         g_free(l);

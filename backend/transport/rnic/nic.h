@@ -62,7 +62,7 @@ struct rnic_nic {
     bool busy;               /* a job is under way */
     bool kicked;             /* there is something to do */
     struct coro *nap;        /* it sleeps */
-    guint nap_timer;
+    guint nap_timer, late_timer;
 };
 
 /* How often the device is looked at, besides when it or a port has an event. */
@@ -71,6 +71,8 @@ struct rnic_nic {
 #define RNIC_REST_MS 60000u
 /* One that cannot be opened within this time has not failed again. */
 #define RNIC_SAME_MS 10000u
+/* A call that takes longer is reported. */
+#define RNIC_LATE_MS 10000u
 
 /* How long closing may take.  libibverbs waits 5 s for udev when it may not open one. */
 #define RNIC_CLOSE_MS 6000u
@@ -101,6 +103,6 @@ struct rnic_nic *rnic_nic_next(struct rnic_nic *nic);
 const char *rnic_state_name(enum rnic_state state);
 
 /* For tests: other times than these. */
-extern unsigned rnic_look_ms, rnic_rest_ms, rnic_same_ms, rnic_close_ms;
+extern unsigned rnic_look_ms, rnic_rest_ms, rnic_same_ms, rnic_late_ms, rnic_close_ms;
 
 #endif /* PVRDMAD_RNIC_NIC_H */

@@ -100,6 +100,7 @@ static void begin(void)
     rnic_look_ms = 5;
     rnic_rest_ms = RNIC_REST_MS;
     rnic_same_ms = 0;
+    rnic_late_ms = RNIC_LATE_MS;
     rnic_close_ms = 60000;
     cfg = config_new();
     said = g_string_new(NULL);
@@ -155,6 +156,24 @@ static void test_up(void)
     end();
     g_assert_cmpint(softnic_count("contexts", "up0"), ==, 0);
     softnic_do("remove up0");
+}
+
+/* A call takes long: it is said, until it comes back. */
+static void test_late(void)
+{
+    begin();
+    softnic_do("add la0 10.1.0.20");
+    group("a", "la0", "10.1.0.20");
+    rnic_nics_start(cfg);
+    expect(RNIC_UP, "");
+    rnic_late_ms = 20;
+    softnic_do("delay query_port 0 300000");
+    expect(RNIC_UP, "a call has not come back");
+    rnic_late_ms = RNIC_LATE_MS;
+    softnic_do("clear");
+    expect(RNIC_UP, "");
+    end();
+    softnic_do("remove la0");
 }
 
 /* Its GIDs are no addresses of IP. */
@@ -554,6 +573,7 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/rnic-nic/none", test_none);
     g_test_add_func("/rnic-nic/up", test_up);
+    g_test_add_func("/rnic-nic/late", test_late);
     g_test_add_func("/rnic-nic/iwarp", test_iwarp);
     g_test_add_func("/rnic-nic/link", test_link);
     g_test_add_func("/rnic-nic/removed", test_removed);
