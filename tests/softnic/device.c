@@ -379,10 +379,13 @@ ssize_t soft_query_gid_table(struct ibv_context *ibv, struct ibv_gid_entry *entr
     int err = soft_enter("query_gid_table");
     ssize_t n = 0;
 
-    if (!err && (dev->fatal || flags)) {
-        err = dev->fatal ? EIO : EINVAL;
+    if (!err && dev->fatal) {
+        err = EIO;
+    } else if (!err &&
+               (flags || max < dev->n_addresses || max * sizeof(*entries) > UINT16_MAX)) {
+        err = EINVAL; /* the length of a kernel's attribute has 16 bits */
     }
-    for (unsigned i = 0; !err && i < dev->n_addresses && i < max; i++) {
+    for (unsigned i = 0; !err && i < dev->n_addresses; i++) {
         struct ibv_gid_entry *e = &entries[n++];
 
         memset(e, 0, sizeof(*e));

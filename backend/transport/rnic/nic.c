@@ -142,15 +142,14 @@ static uint64_t speed_of(const struct ibv_port_attr *port)
     return lanes < 5 ? lane * 100 * width[lanes] : 0;
 }
 
-/* Where the address is in @dev's GID table; 0: nowhere, -1: with @l's state. */
+/* The port whose GID table has the address; 0: none has, or a negative errno. */
 static int port_with_address(struct look *l)
 {
     g_autofree struct ibv_gid_entry *e = g_new(struct ibv_gid_entry, MAX_GIDS);
     ssize_t n = rnic_verbs->query_gid_table(l->dev.ctx, e, MAX_GIDS, 0);
 
     if (n < 0) {
-        say_failed(l, "its GID table cannot be read", (int)-n);
-        return -1;
+        return (int)n;
     }
     for (ssize_t i = 0; i < n; i++) {
         if (e[i].gid_type == IBV_GID_TYPE_ROCE_V2 &&
@@ -170,11 +169,8 @@ static void look_at_port(struct look *l)
     struct ibv_port_attr attr;
     int err, found = l->dev.ethernet ? port_with_address(l) : 1;
 
-    if (found < 0) {
-        return;
-    }
     memset(&attr, 0, sizeof(attr));
-    l->dev.port = found ? (unsigned)found : 1;
+    l->dev.port = (unsigned)MAX(found, 1);
     err = rnic_verbs->query_port(l->dev.ctx, (uint8_t)l->dev.port, &attr);
     if (err) {
         say_failed(l, "its port cannot be asked", ABS(err));
@@ -184,6 +180,8 @@ static void look_at_port(struct look *l)
     l->dev.mbit_s = speed_of(&attr);
     if (attr.state != IBV_PORT_ACTIVE) {
         say(l, RNIC_DOWN, "its port %u is down", l->dev.port);
+    } else if (found < 0) { /* it may be too long */
+        say(l, RNIC_DOWN, "its GID table cannot be read: %s", g_strerror(-found));
     } else if (!found) {
         char text[CONFIG_GID_STRLEN];
 

@@ -124,8 +124,7 @@ static void test_none(void)
 
     begin();
     rnic_nics_start(cfg);
-    while (g_main_context_iteration(NULL, FALSE)) {
-    }
+    let_it_turn();
     g_assert_null(rnic_nic_next(NULL));
     g_assert_cmpint(softnic_count("calls", "get_device_list"), ==, before);
     end();
@@ -395,6 +394,11 @@ static void test_address(void)
         g_main_context_iteration(NULL, TRUE);
     }
     g_assert_cmpstr(nic_of("b")->reason, ==, "there is no device other0, but ad0");
+    /* That cannot be found out: the NIC stays open. */
+    softnic_do("fail query_gid_table 0 EINVAL");
+    expect(RNIC_DOWN, "its GID table cannot be read: ");
+    softnic_do("clear");
+    g_assert_cmpuint(nic_of("a")->failures, ==, 0);
     /* The group is corrected. */
     group("a", "ad0", "10.1.0.9");
     rnic_nics_reload(cfg, say, NULL);
