@@ -86,8 +86,8 @@ static void say_failed(struct look *l, const char *what, int err)
     say(l, RNIC_ABSENT, "%s: %s", what, g_strerror(err));
 }
 
-/* There is none of its name in @list, of @n, which may be NULL. */
-static void say_missing(struct look *l, struct ibv_device **list, int n)
+/* There is none of its name in @list, of @n, which may be NULL, with @err. */
+static void say_missing(struct look *l, struct ibv_device **list, int n, int err)
 {
     g_autoptr(GString) others = g_string_new(NULL);
 
@@ -97,6 +97,8 @@ static void say_missing(struct look *l, struct ibv_device **list, int n)
     }
     if (others->len) {
         say(l, RNIC_ABSENT, "there is no device %s, but %s", l->name, others->str);
+    } else if (!list && err != ENOSYS && err != ENOENT) {
+        say(l, RNIC_ABSENT, "devices cannot be listed: %s", g_strerror(err));
     } else if (!list || access("/dev/infiniband", F_OK) < 0) {
         say(l, RNIC_ABSENT, "no /dev/infiniband: is the module ib_uverbs loaded?");
     } else {
@@ -253,7 +255,7 @@ static void look(void *arg)
 {
     struct look *l = arg;
     struct ibv_device **list, *dev = NULL;
-    int n = 0;
+    int n = 0, err;
 
     rnic_control_assert();
     if (l->dev.folder && folder_of(l->dev.ctx->device) == l->dev.folder) {
@@ -261,13 +263,14 @@ static void look(void *arg)
         return;
     }
     list = rnic_verbs->get_device_list(&n);
+    err = errno;
     for (int i = 0; list && i < n && !dev; i++) {
         dev = strcmp(rnic_verbs->get_device_name(list[i]), l->name) == 0 ? list[i] : NULL;
     }
     if (dev) {
         look_at_device(l, dev);
     } else {
-        say_missing(l, list, n);
+        say_missing(l, list, n, err);
     }
     if (list) {
         rnic_verbs->free_device_list(list);
@@ -656,6 +659,20 @@ static const struct nic_config *wanted(const struct rnic_nic *nic)
     return nic->next ? nic->next : nic->cfg;
 }
 
+/* One that has this address and stays though its group is invalid; NULL: there is none.
+ * The key file alone does not show it. */
+static const struct rnic_nic *find_holder(const struct daemon_config *cfg,
+                                          const struct pvrdma_gid *address)
+{
+    for (struct rnic_nic *nic = rnic_nic_next(NULL); nic; nic = rnic_nic_next(nic)) {
+        if (!nic->gone && config_has_problem(cfg, "nic", nic->cfg->name) &&
+            memcmp(&wanted(nic)->address, address, sizeof(*address)) == 0) {
+            return nic;
+        }
+    }
+    return NULL;
+}
+
 void rnic_nics_reload(struct daemon_config *cfg, void (*say)(void *opaque, char *line),
                       void *opaque)
 {
@@ -672,7 +689,11 @@ void rnic_nics_reload(struct daemon_config *cfg, void (*say)(void *opaque, char 
         struct rnic_nic *nic = find(c->name);
 
         cfg->nics = g_list_delete_link(cfg->nics, cfg->nics);
-        if (!nic) {
+        if (find_holder(cfg, &c->address)) {
+            say_line(say, opaque, c->name,
+                     "not changed: its address belongs to a NIC whose group is invalid");
+            config_nic_free(c);
+        } else if (!nic) {
             say_line(say, opaque, c->name, "added");
             add(c);
         } else if (nic->gone || !config_nic_same(wanted(nic), c)) {

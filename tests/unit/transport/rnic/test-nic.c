@@ -137,9 +137,11 @@ static void test_up(void)
 
     begin();
     softnic_do("add up0 10.1.0.1");
+    softnic_do("fail get_device_list 1 ENOMEM");
     group("a", "up0", "10.1.0.1");
     rnic_nics_start(cfg);
     g_assert_cmpint(nic_of("a")->state, ==, RNIC_OPENING);
+    expect(RNIC_ABSENT, "devices cannot be listed: ");
     expect(RNIC_UP, "");
     nic = nic_of("a");
     g_assert_cmpstr(nic->dev.kind, ==, "RoCE");
@@ -434,6 +436,14 @@ static void test_reload(void)
     let_it_look(4);
     g_assert_cmpint(softnic_count("contexts", "re1"), ==, 1);
     g_assert_cmpint(softnic_count("calls", "open_device"), >, 0);
+    /* Nor is its address had by another one. */
+    group("a", "re0", "10.1.0.13");
+    cfg->problems = g_list_append(NULL, &wrong);
+    rnic_nics_reload(cfg, say, NULL);
+    g_clear_list(&cfg->problems, NULL);
+    g_assert_nonnull(strstr(said->str, "NIC a: not changed: "));
+    g_assert_null(nic_of("a")->next);
+    g_string_truncate(said, 0);
     /* Removed and, before it was closed, there again on the other device. */
     softnic_do("remove re0");
     rnic_nics_reload(cfg, say, NULL);
