@@ -935,7 +935,9 @@ static void hand_over(int client, GError **errp)
         handover_out_clear(&h);
     }
     restart_thaw_all(frozen, paused);
-    rnic_nics_resume();
+    if (!stopping) {
+        rnic_nics_resume();
+    }
 }
 
 static bool begin_alone(GError **errp)

@@ -137,11 +137,12 @@ static void test_up(void)
 
     begin();
     softnic_do("add up0 10.1.0.1");
-    softnic_do("fail get_device_list 1 ENOMEM");
+    softnic_do("fail get_device_list 0 ENOMEM");
     group("a", "up0", "10.1.0.1");
     rnic_nics_start(cfg);
     g_assert_cmpint(nic_of("a")->state, ==, RNIC_OPENING);
     expect(RNIC_ABSENT, "devices cannot be listed: ");
+    softnic_do("clear");
     expect(RNIC_UP, "");
     nic = nic_of("a");
     g_assert_cmpstr(nic->dev.kind, ==, "RoCE");
