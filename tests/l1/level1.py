@@ -131,7 +131,7 @@ class HostDaemon:
     with their settings.  @settings: of [daemon].  @name: of its files there, as a host may
     have several."""
 
-    def __init__(self, host, groups=None, settings=None, name='pvrdmad'):
+    def __init__(self, host, groups=None, settings=None, name='pvrdmad', env=''):
         self.host, self.name = host, name
         self.sockets = '/run/' + name
         keys = {'daemon': dict({'socket-dir': self.sockets, 'log-level': 'info'},
@@ -140,7 +140,8 @@ class HostDaemon:
             '%s=%s\n' % item for item in values.items())) for group, values in keys.items())
         parts.put_in_guest(host, '/etc/%s.conf' % name, text.encode())
         host.run('mkdir -p -m 700 ' + self.sockets)
-        self.job = host.spawn('exec pvrdmad --dumpable --config /etc/%s.conf' % name, LIFETIME)
+        self.job = host.spawn('exec env %s pvrdmad --dumpable --config /etc/%s.conf' % (
+            env, name), LIFETIME)
         try:
             parts.wait_in_guest(host, '[ -S %s/control ]' % self.sockets, name, 60)
         except VmError as exc:
