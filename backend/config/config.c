@@ -17,7 +17,7 @@
 
 #define DEFAULT_NETWORK "default"
 
-static bool fail(GError **errp, const char *key, const char *why)
+bool config_fail(GError **errp, const char *key, const char *why)
 {
     g_set_error(errp, PVRDMA_ERROR, 0, "%s: %s", key, why);
     return false;
@@ -85,7 +85,7 @@ static bool parse_bool(const char *key, const char *value, bool *out, GError **e
     } else if (strcmp(value, "false") == 0 || strcmp(value, "no") == 0) {
         *out = false;
     } else {
-        return fail(errp, key, "expected true or false");
+        return config_fail(errp, key, "expected true or false");
     }
     return true;
 }
@@ -96,11 +96,11 @@ static bool parse_path(const char *key, const char *value, char **out, GError **
     g_autofree char *path = NULL;
 
     if (!*value) {
-        return fail(errp, key, "is empty");
+        return config_fail(errp, key, "is empty");
     }
     path = g_canonicalize_filename(value, NULL);
     if (strlen(path) >= sizeof(((struct sockaddr_un *)0)->sun_path)) {
-        return fail(errp, key, "path is too long for a UNIX socket");
+        return config_fail(errp, key, "path is too long for a UNIX socket");
     }
     g_free(*out);
     *out = g_steal_pointer(&path);
@@ -191,7 +191,7 @@ static bool parse_addresses(struct vm_config *vm, const char *value, GError **er
             continue; /* a list may end in a separator */
         }
         if (n == CONFIG_MAX_ADDRESSES) {
-            return fail(errp, "addresses", "too many");
+            return config_fail(errp, "addresses", "too many");
         }
         if (!config_parse_gid(*w, &gids[n])) {
             g_set_error(errp, PVRDMA_ERROR, 0,
@@ -269,7 +269,7 @@ static bool parse_uids(struct vm_config *vm, const char *value, GError **errp)
             continue; /* a list may end in a separator */
         }
         if (n == CONFIG_MAX_UIDS) {
-            return fail(errp, "uid", "too many");
+            return config_fail(errp, "uid", "too many");
         }
         if (!parse_uid(*w, &uids[n])) {
             g_set_error(errp, PVRDMA_ERROR, 0,
@@ -281,7 +281,7 @@ static bool parse_uids(struct vm_config *vm, const char *value, GError **errp)
         n++;
     }
     if (n == 0) {
-        return fail(errp, "uid", "names no user");
+        return config_fail(errp, "uid", "names no user");
     }
     g_free(vm->uids);
     vm->uids = g_steal_pointer(&uids);
@@ -313,7 +313,7 @@ static bool parse_workers(const char *key, const char *value, uint64_t *out,
         set |= UINT64_C(1) << n;
     }
     if (!set) {
-        return fail(errp, key, "names no worker");
+        return config_fail(errp, key, "names no worker");
     }
     *out = set;
     return true;
@@ -361,7 +361,7 @@ bool config_network_set(struct network_config *net, const char *key, const char 
     if (strcmp(key, "worker") == 0) {
         return parse_workers(key, value, &net->workers, errp);
     }
-    return fail(errp, key, "unknown key");
+    return config_fail(errp, key, "unknown key");
 }
 
 bool config_network_check(const struct daemon_config *cfg,
@@ -427,7 +427,8 @@ bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
     }
     if (strcmp(key, "network") == 0) {
         if (!config_valid_name(value)) {
-            return fail(errp, key, "must be 1 to 63 letters, digits, '_', '.' or '-'");
+            return config_fail(errp, key,
+                               "must be 1 to 63 letters, digits, '_', '.' or '-'");
         }
         g_free(vm->network);
         vm->network = g_strdup(value);
@@ -438,7 +439,7 @@ bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
     }
     if (strcmp(key, "mac") == 0) {
         vm->has_mac = parse_mac(value, vm->mac) && !(vm->mac[0] & 1);
-        return vm->has_mac || fail(errp, key, "is not a unicast MAC address");
+        return vm->has_mac || config_fail(errp, key, "is not a unicast MAC address");
     }
     if (strcmp(key, "max-qp") == 0) {
         return parse_uint(key, value, 2, 65535, &vm->max_qp, errp);
@@ -478,7 +479,7 @@ bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
         vm->own_workers = parse_workers(key, value, &vm->workers, errp);
         return vm->own_workers;
     }
-    return fail(errp, key, "unknown key");
+    return config_fail(errp, key, "unknown key");
 }
 
 bool config_vm_finish(const struct daemon_config *cfg, struct vm_config *vm,
@@ -496,7 +497,7 @@ bool config_vm_finish(const struct daemon_config *cfg, struct vm_config *vm,
         vm->workers = net->workers;
     }
     if (g_strcmp0(vm->socket, cfg->control_socket) == 0) {
-        return fail(errp, "socket", "is the control socket");
+        return config_fail(errp, "socket", "is the control socket");
     }
     return check_workers(cfg, vm->workers, errp);
 }
@@ -726,7 +727,7 @@ static bool parse_listen(struct daemon_config *cfg, const char *value, GError **
             continue; /* a list may end in a separator */
         }
         if (n == CONFIG_MAX_LISTEN) {
-            return fail(errp, "listen", "too many addresses");
+            return config_fail(errp, "listen", "too many addresses");
         }
         if (!config_parse_address(*w, &found[n])) {
             g_set_error(errp, PVRDMA_ERROR, 0,
@@ -762,9 +763,10 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
         break;
     case KEY_WORKER_PRIORITY:
         if (!priority_parse(value, &cfg->worker_priority)) {
-            ok = fail(errp, key,
-                      "expected auto, normal, nice:-20 to nice:19, fifo:1 to fifo:99 or "
-                      "rr:1 to rr:99");
+            ok = config_fail(
+                errp, key,
+                "expected auto, normal, nice:-20 to nice:19, fifo:1 to fifo:99 or "
+                "rr:1 to rr:99");
         }
         break;
     case KEY_POLL_US:
@@ -772,14 +774,14 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
         break;
     case KEY_PATH:
         if (strcmp(value, "auto") != 0 && strcmp(value, "tcp") != 0) {
-            ok = fail(errp, key, "expected auto or tcp");
+            ok = config_fail(errp, key, "expected auto or tcp");
             break;
         }
         cfg->path_tcp = *value == 't';
         break;
     case KEY_LOG_LEVEL:
         if (!log_parse_level(value, &cfg->log_level)) {
-            ok = fail(errp, key, "expected error, warn, info or debug");
+            ok = config_fail(errp, key, "expected error, warn, info or debug");
         }
         break;
     case KEY_REQUIRE_SEALED:
@@ -798,7 +800,8 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
         break;
     case KEY_HOST_NAME:
         if (!config_valid_name(value)) {
-            ok = fail(errp, key, "must be 1 to 63 letters, digits, '_', '.' or '-'");
+            ok = config_fail(errp, key,
+                             "must be 1 to 63 letters, digits, '_', '.' or '-'");
             break;
         }
         g_free(cfg->host_name);
@@ -811,7 +814,7 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
         ok = parse_uint(key, value, 1, CONFIG_MAX_HOLD, &cfg->hold_timeout, errp);
         break;
     default:
-        return fail(errp, key, "unknown key");
+        return config_fail(errp, key, "unknown key");
     }
     if (ok && fixed) {
         cfg->fixed |= 1u << k;

@@ -234,6 +234,9 @@ bool config_vm_uid_ok(const struct vm_config *vm, uint32_t uid);
 bool config_parse_size(const char *key, const char *value, uint64_t min, uint64_t max,
                        uint64_t *out, GError **errp);
 
+/* False, with "@key: @why" in errp. */
+bool config_fail(GError **errp, const char *key, const char *why);
+
 /* Was the group [@kind @name] left out, for an error in it? */
 bool config_has_problem(const struct daemon_config *cfg, const char *kind,
                         const char *name);

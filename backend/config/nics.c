@@ -6,12 +6,6 @@
 
 #define DEFAULT_FABRIC "default"
 
-static bool fail(GError **errp, const char *key, const char *why)
-{
-    g_set_error(errp, PVRDMA_ERROR, 0, "%s: %s", key, why);
-    return false;
-}
-
 struct nic_config *config_nic_new(const char *name, GError **errp)
 {
     struct nic_config *nic;
@@ -58,12 +52,12 @@ static bool parse_networks(struct nic_config *nic, const char *value, GError **e
             continue; /* a list may end in a separator */
         }
         if (!config_valid_name(*w)) {
-            return fail(errp, "networks", "is not a list of names of networks");
+            return config_fail(errp, "networks", "is not a list of names of networks");
         }
         g_ptr_array_add(names, g_strdup(*w));
     }
     if (!names->len) {
-        return fail(errp, "networks", "names no network");
+        return config_fail(errp, "networks", "names no network");
     }
     g_ptr_array_add(names, NULL);
     g_strfreev(nic->networks);
@@ -76,7 +70,7 @@ bool config_nic_set(struct nic_config *nic, const char *key, const char *value,
 {
     if (strcmp(key, "device") == 0) {
         if (!device_ok(value)) {
-            return fail(errp, key, "is not the name of an RDMA device");
+            return config_fail(errp, key, "is not the name of an RDMA device");
         }
         g_free(nic->device);
         nic->device = g_strdup(value);
@@ -84,13 +78,14 @@ bool config_nic_set(struct nic_config *nic, const char *key, const char *value,
     }
     if (strcmp(key, "address") == 0) {
         return parse_address(value, &nic->address) ||
-               fail(errp, key,
-                    "is not an IPv4 or IPv6 address; link-local addresses are not "
-                    "supported");
+               config_fail(errp, key,
+                           "is not an IPv4 or IPv6 address; link-local addresses are not "
+                           "supported");
     }
     if (strcmp(key, "fabric") == 0) {
         if (!config_valid_name(value)) {
-            return fail(errp, key, "must be 1 to 63 letters, digits, '_', '.' or '-'");
+            return config_fail(errp, key,
+                               "must be 1 to 63 letters, digits, '_', '.' or '-'");
         }
         g_free(nic->fabric);
         nic->fabric = g_strdup(value);
@@ -99,7 +94,7 @@ bool config_nic_set(struct nic_config *nic, const char *key, const char *value,
     if (strcmp(key, "networks") == 0) {
         return parse_networks(nic, value, errp);
     }
-    return fail(errp, key, "unknown key");
+    return config_fail(errp, key, "unknown key");
 }
 
 bool config_nic_finish(const struct daemon_config *cfg, struct nic_config *nic,
@@ -112,10 +107,10 @@ bool config_nic_finish(const struct daemon_config *cfg, struct nic_config *nic,
         return false;
     }
     if (!nic->device) {
-        return fail(errp, "device", "is missing");
+        return config_fail(errp, "device", "is missing");
     }
     if (memcmp(&nic->address, &none, sizeof(none)) == 0) {
-        return fail(errp, "address", "is missing");
+        return config_fail(errp, "address", "is missing");
     }
     for (GList *l = cfg->nics; l; l = l->next) {
         const struct nic_config *other = l->data;

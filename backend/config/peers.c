@@ -17,12 +17,6 @@
 
 #define DEFAULT_MAX_QUEUED (UINT64_C(4) << 20)
 
-static bool fail(GError **errp, const char *key, const char *why)
-{
-    g_set_error(errp, PVRDMA_ERROR, 0, "%s: %s", key, why);
-    return false;
-}
-
 /* ---- addresses ---- */
 
 /* @port: NULL if there is none. */
@@ -137,13 +131,14 @@ bool config_peer_set(struct peer_config *peer, const char *key, const char *valu
     if (strcmp(key, "address") == 0) {
         return (config_parse_address(value, &peer->address) &&
                 !config_any_host(&peer->address)) ||
-               fail(errp, key,
-                    "is not ADDRESS or ADDRESS:PORT of a host; link-local addresses are "
-                    "not supported");
+               config_fail(
+                   errp, key,
+                   "is not ADDRESS or ADDRESS:PORT of a host; link-local addresses are "
+                   "not supported");
     }
     if (strcmp(key, "secret-file") == 0) {
         if (!*value) {
-            return fail(errp, key, "is empty");
+            return config_fail(errp, key, "is empty");
         }
         g_free(peer->secret_file);
         peer->secret_file = g_canonicalize_filename(value, NULL);
@@ -152,7 +147,7 @@ bool config_peer_set(struct peer_config *peer, const char *key, const char *valu
     if (strcmp(key, "max-queued") == 0) {
         return config_parse_size(key, value, 1u << 16, 1u << 30, &peer->max_queued, errp);
     }
-    return fail(errp, key, "unknown key");
+    return config_fail(errp, key, "unknown key");
 }
 
 /* Whoever can write it can link; whoever can read it, too. */
@@ -237,21 +232,21 @@ bool config_peer_finish(const struct daemon_config *cfg, struct peer_config *pee
                         GError **errp)
 {
     if (!cfg->n_listen) {
-        return fail(errp, "listen", "is missing in [daemon], and peers need it");
+        return config_fail(errp, "listen", "is missing in [daemon], and peers need it");
     }
     if (!config_valid_name(cfg->host_name)) {
-        return fail(
+        return config_fail(
             errp, "host-name",
             "is missing in [daemon], and the system's host name is not a valid one");
     }
     if (strcmp(peer->name, cfg->host_name) == 0) {
-        return fail(errp, "name", "is this host's own host-name");
+        return config_fail(errp, "name", "is this host's own host-name");
     }
     if (peer->address.ss_family == AF_UNSPEC) {
-        return fail(errp, "address", "is missing");
+        return config_fail(errp, "address", "is missing");
     }
     if (!peer->secret_file) {
-        return fail(errp, "secret-file", "is missing");
+        return config_fail(errp, "secret-file", "is missing");
     }
     return read_secret(peer, errp);
 }
