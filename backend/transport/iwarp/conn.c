@@ -61,6 +61,7 @@
 #define MAX_USELESS_NS 100000000u
 /* Streams further apart than so many times a peer's patience are not one try. */
 #define USELESS_APART 4u
+
 bool tcp_forced;
 
 /* ---- streams ---------------------------------------------------------------- */
