@@ -107,7 +107,7 @@ check: all-deb
 check-vm: all-deb
 	pytest-3 tests/vm tests/l1
 
-# SOAK="--factor 30 rounds mutants" chooses how much and what.
+# SOAK="--factor 30 rounds mutants-1" chooses how much and what.
 soak: all-deb
 	$(PYTHON) tests/soak.py --builddir=$(BUILD) $(SOAK)
 

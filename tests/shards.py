@@ -28,7 +28,7 @@ import subprocess
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LEDGER = os.path.join(SOURCE, 'tests', 'soak.ledger')
-RENEW, TOO_OLD = 25, 40  # more than there are shards
+RENEW, TOO_OLD = 28, 40  # more than there are shards
 UNKNOWN_SECONDS = 900  # of a shard that never ran: what none may exceed
 
 # meson's suites of the core.
@@ -41,6 +41,9 @@ VIRTUAL = DAEMON + ['tests/meson.build', 'tests/vguest', 'tests/unit', 'tests/re
                     'hw/pvrdma-doorbell.h', 'hw/pvrdma-eventfd.c', 'hw/pvrdma-eventfd.h']
 GUESTS = DAEMON + ['hw', 'guest-driver', 'guest-provider', 'images', 'scripts', 'tests/vm',
                    'tests/conftest.py', 'tests/pytest.ini']
+
+# Parts of the mutations, so that each fits into what is left of a run.
+MUTANTS = 3
 
 # What it is for, what it depends on, and where a test says that it is in it: `vm`, by pytest's
 # marks; by meson's suites in the build `plain`, `asan` or `tsan`; None: other tests again.
@@ -70,8 +73,9 @@ SHARDS = {
                          VIRTUAL),
     'rounds-tsan': Shard('the same with ThreadSanitizer', VIRTUAL),
     'fuzz': Shard('each fuzz target for a minute', DAEMON + ['tests/fuzz', 'tests/unit/testdev']),
-    'mutants': Shard('checks taken out one by one (tests/mutations)',
-                     VIRTUAL + ['tests/mutations']),
+    **{'mutants-%d' % part: Shard('checks taken out one by one (tests/mutations), part %d' % part,
+                                  VIRTUAL + ['tests/mutations'])
+       for part in range(1, MUTANTS + 1)},
     'hw': Shard("the QEMU device's tests in a QEMU with AddressSanitizer and "
                 'UndefinedBehaviorSanitizer', DAEMON + ['hw', 'scripts', 'tests/hw', 'tests/conftest.py']),
     'debian13': Shard('the daemon built and tested in a Debian 13 root',

@@ -83,10 +83,13 @@ def fuzz(args):
                              weight=runner.CAPACITY)]
 
 
-def mutants(args):
-    return [runner.script_task('mutants', args.builddir, [
-        os.path.join('tests', 'mutations', 'run.py'),
-        '--builddir', args.builddir + '-mutants'], LIMIT)]
+def mutants(part):
+    def tasks(args):
+        return [runner.script_task('mutants-%d' % part, args.builddir, [
+            os.path.join('tests', 'mutations', 'run.py'),
+            '--part', '%d/%d' % (part, shards.MUTANTS),
+            '--builddir', args.builddir + '-mutants'], LIMIT)]
+    return tasks
 
 
 def after(counts, job_argv, builddir, tasks):
@@ -162,7 +165,9 @@ TASKS = {
     'plain': plain('plain'), 'quiet': plain('quiet', VGUEST_JUDGE='1'), 'tsan': tsan,
     'rounds': rounds, 'rounds-asan': sanitized_rounds('asan', 'vguest', 'tcp', 'reset'),
     'rounds-tsan': sanitized_rounds('tsan', 'vguest'),
-    'fuzz': fuzz, 'mutants': mutants, 'hw': hw, 'debian13': debian13,
+    'fuzz': fuzz,
+    'hw': hw, 'debian13': debian13,
+    **{'mutants-%d' % part: mutants(part) for part in range(1, shards.MUTANTS + 1)},
     'debug-driver': debug('debug-driver', 'debug', 'driver', 'datacheck'),
     'debug-provider': debug('debug-provider', 'provider'),
     'libvirt': libvirt,

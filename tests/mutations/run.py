@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Take out one check after another; the tests that are there for it must fail.
 
-usage: run.py [--builddir DIR] [--jobs N] [--list] [PATTERN...]
+usage: run.py [--builddir DIR] [--jobs N] [--part N/ALL] [--list] [PATTERN...]
 
 The lists beside this file, list and list-state, name the checks: those that stand between
 a guest, a VMM or a peer and memory that is not theirs, the CVEs of the device that QEMU once
@@ -22,7 +22,7 @@ Works on N copies of the tracked files [one for each processor], each with a bui
 own, in DIR [build-mutants in the source tree].  The named tests must pass in the copy as it
 is.  Prints "ok" or "FAIL", the file and the line for each, and last "N passed, N failed, N
 skipped".
-PATTERN: entries whose file, line or test contains it.
+PATTERN: entries whose file, line or test contains it; of those, the N-th of ALL parts [1/1].
 """
 
 import argparse
@@ -225,15 +225,26 @@ def try_all(mutations, builddir, jobs):
     yield from try_with(copies[:1], [m for m in mutations if m.judges()])
 
 
+def part(text):
+    number, parts = map(int, text.split('/'))
+    if not 1 <= number <= parts:
+        raise ValueError(text)
+    return number, parts
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--builddir', default=os.path.join(SOURCE, 'build-mutants'))
     parser.add_argument('--jobs', type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument('--part', type=part, default=(1, 1))
     parser.add_argument('--list', action='store_true')
     parser.add_argument('pattern', nargs='*')
     args = parser.parse_args()
     mutations = [m for m in read_lists(HERE)
                  if not args.pattern or any(p in '%s %s' % (m, m.test()) for p in args.pattern)]
+    number, parts = args.part
+    mutations = mutations[len(mutations) * (number - 1) // parts:
+                          len(mutations) * number // parts]
     if args.list:
         print('\n'.join('%s  (%s)' % (m, m.test()) for m in mutations))
         return 0
