@@ -672,8 +672,8 @@ static void test_twice(void)
     all.poll_cq = poll_much;
     fix_open(&p, &(struct fixopts){0}, 8);
     rnic_verbs = &all;
-    while (polls <
-           63 * 4) { /* each bit on both sides; how much one look finds is the threads' */
+    /* Each bit, on both sides; how much one look finds is the threads'. */
+    while (polls < 63 * 4) {
         for (unsigned i = 0; i < 8; i++) {
             p.a.flow[i].to_send = p.b.flow[i].to_send = 100000;
         }
