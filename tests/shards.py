@@ -11,7 +11,7 @@ tests/soak.ledger has a line for each run of a shard, and of the core, in the or
 
 COMMIT ends with + if the work tree had changes; INPUTS is a hash of the files that the
 shard depends on, - if they changed while it ran, LOAD that of the machine as it began (1
-minute's average), SECONDS are the clock's.  A shard's age is the number of other shards' lines
+minute's average; - of a run of CI's, which does not say), SECONDS are the clock's.  A shard's age is the number of other shards' lines
 behind its last one: neither a clock nor the history is asked, so a clone or a rebase changes
 nothing.  A run in which nothing passed or failed, for lack of what it needs, has no line.
 
