@@ -27,6 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "die.h"
 #include "options.h"
 
 #define MIB     (1ull << 20)
@@ -48,12 +49,6 @@ static struct {
     unsigned places, errors;
 } s;
 
-static void die(const char *what)
-{
-    fprintf(stderr, "bigcheck: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
-
 static void wrong(const char *what, uint64_t place)
 {
     if (s.errors++ < 20) {
@@ -64,9 +59,7 @@ static void wrong(const char *what, uint64_t place)
 static void check_errno(int err, const char *what)
 {
     errno = err;
-    if (err) {
-        die(what);
-    }
+    DIE_IF(err, what);
 }
 
 static void open_device(const char *name)
@@ -78,9 +71,8 @@ static void open_device(const char *name)
             s.ctx = ibv_open_device(list[i]);
         }
     }
-    if (!s.ctx || ibv_query_gid(s.ctx, 1, s.gid_index, &s.gid)) {
-        die("no such device or GID");
-    }
+    DIE_IF(!s.ctx || ibv_query_gid(s.ctx, 1, s.gid_index, &s.gid),
+           "no such device or GID");
     ibv_free_device_list(list);
 }
 
@@ -99,9 +91,7 @@ static struct ibv_qp *make_qp(void)
     };
     struct ibv_qp *qp = ibv_create_qp(s.pd, &attr);
 
-    if (!qp) {
-        die("ibv_create_qp");
-    }
+    DIE_IF(!qp, "ibv_create_qp");
     return qp;
 }
 
@@ -143,13 +133,9 @@ static void make_objects(void)
     s.pd = ibv_alloc_pd(s.ctx);
     s.cq = ibv_create_cq(s.ctx, 16, NULL, NULL, 0);
     s.buf = malloc(LEN);
-    if (!s.pd || !s.cq || !s.buf) {
-        die("set-up");
-    }
+    DIE_IF(!s.pd || !s.cq || !s.buf, "set-up");
     s.mr = ibv_reg_mr(s.pd, s.buf, LEN, IBV_ACCESS_LOCAL_WRITE);
-    if (!s.mr) {
-        die("ibv_reg_mr of the small one");
-    }
+    DIE_IF(!s.mr, "ibv_reg_mr of the small one");
     s.qp[0] = make_qp();
     s.qp[1] = make_qp();
 }
@@ -173,9 +159,7 @@ static enum ibv_wc_status transfer(enum ibv_wr_opcode opcode, uint64_t place,
     do {
         n = ibv_poll_cq(s.cq, 1, &wc);
     } while (n == 0);
-    if (n < 0) {
-        die("ibv_poll_cq");
-    }
+    DIE_IF(n < 0, "ibv_poll_cq");
     return wc.status;
 }
 
@@ -237,9 +221,7 @@ static void register_memory(void)
 {
     s.mem =
         mmap(NULL, s.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (s.mem == MAP_FAILED) {
-        die("mmap");
-    }
+    DIE_IF(s.mem == MAP_FAILED, "mmap");
     madvise(s.mem, s.size, MADV_NOHUGEPAGE);
     memset(s.mem, 1, s.size);
     s.big = ibv_reg_mr(s.pd, s.mem, s.size, ACCESS);
@@ -250,13 +232,11 @@ static void register_dmabuf(void)
     struct udmabuf_create create = {.flags = UDMABUF_FLAGS_CLOEXEC, .size = s.size};
     int fd = memfd_create("bigcheck", MFD_ALLOW_SEALING), dev, buf;
 
-    if (fd < 0 || ftruncate(fd, (off_t)s.size) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)) {
-        die("memfd");
-    }
+    DIE_IF(fd < 0 || ftruncate(fd, (off_t)s.size) ||
+               fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK),
+           "memfd");
     s.mem = mmap(NULL, s.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (s.mem == MAP_FAILED) {
-        die("mmap");
-    }
+    DIE_IF(s.mem == MAP_FAILED, "mmap");
     if (ibv_reg_dmabuf_mr(s.pd, 0, s.size, (uintptr_t)s.mem, fd, ACCESS)) {
         wrong("a region of a file that is no DMA buffer", 0);
     }
@@ -267,9 +247,7 @@ static void register_dmabuf(void)
     }
     create.memfd = (uint32_t)fd;
     buf = ioctl(dev, UDMABUF_CREATE, &create);
-    if (buf < 0) {
-        die("UDMABUF_CREATE");
-    }
+    DIE_IF(buf < 0, "UDMABUF_CREATE");
     if (ibv_reg_dmabuf_mr(s.pd, 4096, s.size, (uintptr_t)s.mem, buf, ACCESS)) {
         wrong("a region beyond the buffer", s.size);
     }
@@ -302,9 +280,7 @@ int main(int argc, char **argv)
     } else {
         register_memory();
     }
-    if (!s.big) {
-        die("registration");
-    }
+    DIE_IF(!s.big, "registration");
     began = now_ms() - began;
     for (unsigned round = 0; round < 2; round++) {
         connect_qp(s.qp[0], s.qp[1]->qp_num);

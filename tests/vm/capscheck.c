@@ -45,9 +45,8 @@ static void open_device(const char *name)
 {
     s.ctx = device_open(name);
     s.page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (!s.ctx || s.page == MAP_FAILED || ibv_query_device_ex(s.ctx, NULL, &s.dev)) {
-        die(name);
-    }
+    DIE_IF(!s.ctx || s.page == MAP_FAILED || ibv_query_device_ex(s.ctx, NULL, &s.dev),
+           name);
 }
 
 /* ---- how many ---------------------------------------------------------------------- */
@@ -229,9 +228,7 @@ static void check_sizes(void)
 
     much = mmap(NULL, A.max_mr_size + 4096, PROT_READ | PROT_WRITE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (much == MAP_FAILED) {
-        die("mmap");
-    }
+    DIE_IF(much == MAP_FAILED, "mmap");
     /* Some of what programs say of their memory is a hint that nobody needs. */
     WORKS(
         ibv_reg_mr(s.pd, s.page, 4096, IBV_ACCESS_HUGETLB | IBV_ACCESS_RELAXED_ORDERING),
@@ -257,15 +254,11 @@ static void check_connection(void)
     const int rts_mask = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                          IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
 
-    if (!qp || rcqp_to_init(qp, 0)) {
-        die("QP");
-    }
+    DIE_IF(!qp || rcqp_to_init(qp, 0), "QP");
     rtr.dest_qp_num = qp->qp_num;
     rtr.ah_attr.grh.hop_limit = 1;
     rtr.ah_attr.grh.sgid_index = (uint8_t)s.gid_index;
-    if (ibv_query_gid(s.ctx, 1, s.gid_index, &rtr.ah_attr.grh.dgid)) {
-        die("GID");
-    }
+    DIE_IF(ibv_query_gid(s.ctx, 1, s.gid_index, &rtr.ah_attr.grh.dgid), "GID");
     rtr.max_dest_rd_atomic = (uint8_t)(A.max_qp_rd_atom + 1);
     CHECK(rcqp_modify(qp, IBV_QPS_RTR, rtr, rtr_mask), "responder");
     rtr.max_dest_rd_atomic = (uint8_t)A.max_qp_rd_atom;
@@ -431,9 +424,7 @@ int main(int argc, char **argv)
     open_device(o.device);
     s.pd = ibv_alloc_pd(s.ctx);
     s.cq = ibv_create_cq(s.ctx, 16, NULL, NULL, 0);
-    if (!s.pd || !s.cq) {
-        die("objects");
-    }
+    DIE_IF(!s.pd || !s.cq, "objects");
     check_rest();
     check_counts();
     check_sizes();

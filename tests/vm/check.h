@@ -6,11 +6,9 @@
 #ifndef TESTS_VM_CHECK_H
 #define TESTS_VM_CHECK_H
 
-#include <errno.h>
-#include <infiniband/verbs.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "die.h"
 
 #define CHECK(cond, ...)                                       \
     do {                                                       \
@@ -22,12 +20,5 @@
             fprintf(stderr, "\n");                             \
         }                                                      \
     } while (0)
-
-/* It cannot go on; errno says why. */
-static inline void die(const char *what)
-{
-    fprintf(stderr, "%s: %s: %s\n", program_invocation_short_name, what, strerror(errno));
-    exit(1);
-}
 
 #endif /* TESTS_VM_CHECK_H */

@@ -81,22 +81,16 @@ static void create(void)
         .sq_sig_all = 1,
     };
 
-    if (posix_memalign((void **)&c.words, 4096, 4096)) {
-        die("no memory");
-    }
+    DIE_IF(posix_memalign((void **)&c.words, 4096, 4096), "no memory");
     memset(c.words, 0, 4096);
     c.pd = ibv_alloc_pd(s.ctx);
     c.channel = c.pd ? ibv_create_comp_channel(s.ctx) : NULL;
     c.cq = c.channel ? ibv_create_cq(s.ctx, 2 * (int)DEPTH, NULL, c.channel, 0) : NULL;
     c.mr = c.cq ? ibv_reg_mr(c.pd, c.words, 4096, ACCESS) : NULL;
-    if (!c.mr) {
-        die("cannot create PD, CQ or MR: %s", strerror(errno));
-    }
+    DIE_IF(!c.mr, "cannot create PD, CQ or MR: %s", strerror(errno));
     init.send_cq = init.recv_cq = c.cq;
     c.qp = ibv_create_qp(c.pd, &init);
-    if (!c.qp) {
-        die("create_qp: %s", strerror(errno));
-    }
+    DIE_IF(!c.qp, "create_qp: %s", strerror(errno));
 }
 
 static void meet(void)
@@ -105,16 +99,13 @@ static void meet(void)
         .addr = (uintptr_t)c.words, .qpn = c.qp->qp_num, .rkey = c.mr->rkey};
     int err;
 
-    if (ibv_query_gid(s.ctx, 1, s.gid_index, &own.gid)) {
-        die("query_gid: %s", strerror(errno));
-    }
+    DIE_IF(ibv_query_gid(s.ctx, 1, s.gid_index, &own.gid), "query_gid: %s",
+           strerror(errno));
     sock_write(&own, sizeof(own));
     sock_read(&c.other, sizeof(c.other));
     err = rcqp_to_init(c.qp, ACCESS);
     err = err ? err : rcqp_connect(c.qp, c.other.qpn, &c.other.gid, s.gid_index);
-    if (err) {
-        die("connection: %s", strerror(err));
-    }
+    DIE_IF(err, "connection: %s", strerror(err));
     barrier('c');
 }
 
@@ -133,9 +124,7 @@ static void add(void)
                              };
     int err = ibv_post_send(c.qp, &wr, &bad);
 
-    if (err) {
-        die("post_send: %s", strerror(err));
-    }
+    DIE_IF(err, "post_send: %s", strerror(err));
     c.posted++;
 }
 
@@ -159,10 +148,9 @@ static void added(const struct ibv_wc *wc)
         die("addition %" PRIu64 " ended with %s", wc->wr_id,
             ibv_wc_status_str(wc->status));
     }
-    if (wc->wr_id != c.successes || was != c.successes) {
-        die("addition %" PRIu64 " found %" PRIu64 " after %" PRIu64 " successes",
-            wc->wr_id, was, c.successes);
-    }
+    DIE_IF(wc->wr_id != c.successes || was != c.successes,
+           "addition %" PRIu64 " found %" PRIu64 " after %" PRIu64 " successes",
+           wc->wr_id, was, c.successes);
     c.successes++;
     if (now - c.last > c.longest) {
         c.longest = now - c.last;
@@ -181,9 +169,7 @@ static bool reap(void)
         added(&wc);
         found = true;
     }
-    if (n < 0) {
-        die("poll_cq failed");
-    }
+    DIE_IF(n < 0, "poll_cq failed");
     return found;
 }
 
@@ -194,9 +180,7 @@ static void complete(void)
     void *context;
 
     while (!reap()) {
-        if (ibv_req_notify_cq(c.cq, 0)) {
-            die("req_notify_cq failed");
-        }
+        DIE_IF(ibv_req_notify_cq(c.cq, 0), "req_notify_cq failed");
         /* What came before it was armed. */
         if (reap()) {
             return;

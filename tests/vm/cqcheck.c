@@ -62,15 +62,11 @@ static uint64_t now_ns(void)
 static void open_device(const char *name)
 {
     s.ctx = device_open(name);
-    if (!s.ctx || ibv_query_device_ex(s.ctx, NULL, &s.dev)) {
-        die(name);
-    }
+    DIE_IF(!s.ctx || ibv_query_device_ex(s.ctx, NULL, &s.dev), name);
     s.pd = ibv_alloc_pd(s.ctx);
     s.mr = ibv_reg_mr(s.pd, s.buf, sizeof(s.buf),
                       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-    if (!s.mr) {
-        die("memory region");
-    }
+    DIE_IF(!s.mr, "memory region");
 }
 
 /* A QP connected to itself, with @cq for both of its queues. */
@@ -88,14 +84,10 @@ static void make_qp(struct ibv_cq *cq)
     union ibv_gid gid;
 
     s.qp = ibv_create_qp(s.pd, &init);
-    if (!s.qp || ibv_query_gid(s.ctx, 1, s.gid_index, &gid)) {
-        die("QP");
-    }
+    DIE_IF(!s.qp || ibv_query_gid(s.ctx, 1, s.gid_index, &gid), "QP");
     errno = rcqp_to_init(s.qp, IBV_ACCESS_REMOTE_WRITE);
     errno = errno ? errno : rcqp_connect(s.qp, s.qp->qp_num, &gid, s.gid_index);
-    if (errno) {
-        die("connecting");
-    }
+    DIE_IF(errno, "connecting");
 }
 
 /* 0 or an errno. */
@@ -116,9 +108,7 @@ static int post_write(uint64_t wr_id, unsigned flags)
 static void write_one(uint64_t wr_id)
 {
     errno = post_write(wr_id, IBV_SEND_SIGNALED);
-    if (errno) {
-        die("ibv_post_send");
-    }
+    DIE_IF(errno, "ibv_post_send");
 }
 
 /* ---- stamps ------------------------------------------------------------------------ */
@@ -128,9 +118,7 @@ static uint64_t raw_clock(void)
     struct ibv_values_ex v = {.comp_mask = IBV_VALUES_MASK_RAW_CLOCK};
 
     errno = ibv_query_rt_values_ex(s.ctx, &v);
-    if (errno || v.comp_mask != IBV_VALUES_MASK_RAW_CLOCK) {
-        die("ibv_query_rt_values_ex");
-    }
+    DIE_IF(errno || v.comp_mask != IBV_VALUES_MASK_RAW_CLOCK, "ibv_query_rt_values_ex");
     return (uint64_t)v.raw_clock.tv_nsec;
 }
 
@@ -225,15 +213,11 @@ static void stamps(void)
     check_clock();
     CHECK(!ibv_create_cq_ex(s.ctx, &wall) && errno == EOPNOTSUPP, "a wall clock");
     s.ex = ibv_create_cq_ex(s.ctx, &attr);
-    if (!s.ex) {
-        die("ibv_create_cq_ex");
-    }
+    DIE_IF(!s.ex, "ibv_create_cq_ex");
     make_qp(ibv_cq_ex_to_cq(s.ex));
     check_stamps();
     errno = ibv_resize_cq(ibv_cq_ex_to_cq(s.ex), 4 * DEPTH);
-    if (errno) {
-        die("ibv_resize_cq");
-    }
+    DIE_IF(errno, "ibv_resize_cq");
     check_stamps();
     ibv_destroy_qp(s.qp);
     ibv_destroy_cq(ibv_cq_ex_to_cq(s.ex));
@@ -247,9 +231,7 @@ static void moderate(struct ibv_cq *cq, unsigned count, unsigned period_us)
                                       {(uint16_t)count, (uint16_t)period_us}};
 
     errno = ibv_modify_cq(cq, &attr);
-    if (errno) {
-        die("ibv_modify_cq");
-    }
+    DIE_IF(errno, "ibv_modify_cq");
 }
 
 /* us from the first of @n writes, with the CQ armed before, to its event. */
@@ -266,10 +248,9 @@ static uint64_t event_us(struct ibv_comp_channel *ch, struct ibv_cq *cq, unsigne
     for (unsigned i = 0; i < n; i++) {
         write_one(i);
     }
-    if (errno || poll(&pfd, 1, WAIT_S * 1000) != 1 ||
-        ibv_get_cq_event(ch, &got, &context)) {
-        die("no event");
-    }
+    DIE_IF(errno || poll(&pfd, 1, WAIT_S * 1000) != 1 ||
+               ibv_get_cq_event(ch, &got, &context),
+           "no event");
     us = (now_ns() - from) / 1000;
     CHECK(got == cq, "of another CQ");
     ibv_ack_cq_events(cq, 1);
@@ -285,9 +266,7 @@ static void moderation(void)
     struct ibv_cq *cq = ch ? ibv_create_cq(s.ctx, 2 * DEPTH, NULL, ch, 0) : NULL;
     uint64_t us, least = UINT64_MAX;
 
-    if (!cq) {
-        die("ibv_create_cq");
-    }
+    DIE_IF(!cq, "ibv_create_cq");
     CHECK(s.dev.cq_mod_caps.max_cq_count == 65535, "%u", s.dev.cq_mod_caps.max_cq_count);
     CHECK(s.dev.cq_mod_caps.max_cq_period == 65535, "%u",
           s.dev.cq_mod_caps.max_cq_period);
@@ -325,9 +304,7 @@ static enum ibv_qp_state qp_state(void)
     struct ibv_qp_attr attr;
     struct ibv_qp_init_attr init;
 
-    if (ibv_query_qp(s.qp, &attr, IBV_QP_STATE, &init)) {
-        die("ibv_query_qp");
-    }
+    DIE_IF(ibv_query_qp(s.qp, &attr, IBV_QP_STATE, &init), "ibv_query_qp");
     return attr.qp_state;
 }
 
@@ -397,13 +374,9 @@ static void press_unsignalled(void)
         CHECK(ibv_poll_cq(s.qp->send_cq, 1, &wc) == 0, "a completion");
         errno = rcqp_modify(s.qp, IBV_QPS_RESET, (struct ibv_qp_attr){0}, 0);
         errno = errno ? errno : rcqp_to_init(s.qp, IBV_ACCESS_REMOTE_WRITE);
-        if (errno || ibv_query_gid(s.ctx, 1, s.gid_index, &gid)) {
-            die("RESET");
-        }
+        DIE_IF(errno || ibv_query_gid(s.ctx, 1, s.gid_index, &gid), "RESET");
         errno = rcqp_connect(s.qp, s.qp->qp_num, &gid, s.gid_index);
-        if (errno) {
-            die("connecting");
-        }
+        DIE_IF(errno, "connecting");
     }
 }
 
@@ -412,9 +385,7 @@ static void slots(void)
     /* No more than the requests that the queue has places for. */
     struct ibv_cq *cq = ibv_create_cq(s.ctx, DEPTH, NULL, NULL, 0);
 
-    if (!cq) {
-        die("ibv_create_cq");
-    }
+    DIE_IF(!cq, "ibv_create_cq");
     make_qp(cq);
     press(1, 600);
     if (!s.errors) {
@@ -456,9 +427,7 @@ static void post_recv(struct ibv_qp *qp, uint64_t wr_id)
     struct ibv_recv_wr wr = {.wr_id = wr_id}, *bad;
 
     errno = ibv_post_recv(qp, &wr, &bad);
-    if (errno) {
-        die("ibv_post_recv");
-    }
+    DIE_IF(errno, "ibv_post_recv");
 }
 
 static void post_send(struct ibv_qp *qp, uint64_t wr_id)
@@ -469,9 +438,7 @@ static void post_send(struct ibv_qp *qp, uint64_t wr_id)
                        *bad;
 
     errno = ibv_post_send(qp, &wr, &bad);
-    if (errno) {
-        die("ibv_post_send");
-    }
+    DIE_IF(errno, "ibv_post_send");
 }
 
 /* A QP that receives from @srq, connected to itself, and to which nobody has posted. */
@@ -485,14 +452,10 @@ static struct ibv_qp *idle_qp(struct ibv_cq *cq, struct ibv_srq *srq)
     struct ibv_qp *qp = ibv_create_qp(s.pd, &init);
     union ibv_gid gid;
 
-    if (!qp || ibv_query_gid(s.ctx, 1, s.gid_index, &gid)) {
-        die("QP");
-    }
+    DIE_IF(!qp || ibv_query_gid(s.ctx, 1, s.gid_index, &gid), "QP");
     errno = rcqp_to_init(qp, 0);
     errno = errno ? errno : rcqp_connect(qp, qp->qp_num, &gid, s.gid_index);
-    if (errno) {
-        die("connecting");
-    }
+    DIE_IF(errno, "connecting");
     return qp;
 }
 
@@ -574,17 +537,13 @@ static void gone_on(bool ex)
     } else {
         cq = ch ? ibv_create_cq(s.ctx, 64, NULL, ch, 0) : NULL;
     }
-    if (!cq || !srq) {
-        die("CQ, SRQ");
-    }
+    DIE_IF(!cq || !srq, "CQ, SRQ");
     make_qp(cq);
     /* Not flushed: who made the SRQ has what it posted there. */
     sender = idle_qp(cq, srq);
     errno = ibv_req_notify_cq(cq, 0);
     write_one(300);
-    if (errno || poll(&pfd, 1, WAIT_S * 1000) != 1) {
-        die("no event");
-    }
+    DIE_IF(errno || poll(&pfd, 1, WAIT_S * 1000) != 1, "no event");
     post_recv(s.qp, 100);
     for (unsigned i = 0; i < SENDS; i++) {
         post_send(sender, 200 + i);

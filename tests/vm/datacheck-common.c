@@ -104,9 +104,7 @@ void sock_write(const void *p, size_t len)
     while (len) {
         ssize_t n = write(s.sock, p, len);
 
-        if (n <= 0) {
-            die("connection to the peer lost: %s", strerror(errno));
-        }
+        DIE_IF(n <= 0, "connection to the peer lost: %s", strerror(errno));
         p = (const char *)p + n;
         len -= (size_t)n;
     }
@@ -117,9 +115,7 @@ void sock_read(void *p, size_t len)
     while (len) {
         ssize_t n = read(s.sock, p, len);
 
-        if (n <= 0) {
-            die("connection to the peer lost");
-        }
+        DIE_IF(n <= 0, "connection to the peer lost");
         p = (char *)p + n;
         len -= (size_t)n;
     }
@@ -132,9 +128,7 @@ void barrier(char tag)
 
     sock_write(&tag, 1);
     sock_read(&c, 1);
-    if (c != tag) {
-        die("out of step with the peer: %c, not %c", c, tag);
-    }
+    DIE_IF(c != tag, "out of step with the peer: %c, not %c", c, tag);
 }
 
 static int tcp_connect(struct addrinfo *ai)
@@ -156,13 +150,10 @@ static int tcp_accept(struct addrinfo *ai)
     int one = 1, fd = socket(ai->ai_family, SOCK_STREAM, 0), conn;
 
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (fd < 0 || bind(fd, ai->ai_addr, ai->ai_addrlen) || listen(fd, 1)) {
-        die("cannot listen on port %d: %s", s.port, strerror(errno));
-    }
+    DIE_IF(fd < 0 || bind(fd, ai->ai_addr, ai->ai_addrlen) || listen(fd, 1),
+           "cannot listen on port %d: %s", s.port, strerror(errno));
     conn = accept(fd, NULL, NULL);
-    if (conn < 0) {
-        die("accept: %s", strerror(errno));
-    }
+    DIE_IF(conn < 0, "accept: %s", strerror(errno));
     close(fd);
     return conn;
 }
@@ -177,9 +168,8 @@ void tcp_open(void)
     int one = 1;
 
     snprintf(port, sizeof(port), "%d", s.port);
-    if (getaddrinfo(s.server, port, &hints, &ai)) {
-        die("bad address %s", s.server ? s.server : "");
-    }
+    DIE_IF(getaddrinfo(s.server, port, &hints, &ai), "bad address %s",
+           s.server ? s.server : "");
     s.sock = s.server ? tcp_connect(ai) : tcp_accept(ai);
     freeaddrinfo(ai);
     setsockopt(s.sock, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
@@ -190,9 +180,7 @@ void tcp_open(void)
 void open_device(void)
 {
     s.ctx = device_open(s.dev);
-    if (!s.ctx) {
-        die("cannot open the device: %s", strerror(errno));
-    }
+    DIE_IF(!s.ctx, "cannot open the device: %s", strerror(errno));
 }
 
 #define EX_UC                                                                         \
@@ -255,9 +243,7 @@ static void create_qps(void)
             fprintf(stderr, "datacheck: no ibv_wr_*() here\n");
             exit(3);
         }
-        if (!s.qp[i] && !is_uc(i)) {
-            die("cannot create QP %d: %s", i, strerror(errno));
-        }
+        DIE_IF(!s.qp[i] && !is_uc(i), "cannot create QP %d: %s", i, strerror(errno));
         if (s.qp[i]) {
             s.me.qpn[i] = s.qp[i]->qp_num;
             s.me.psn[i] = (s.qp[i]->qp_num * 7919u + (uint32_t)i) & 0xffffff;
@@ -282,13 +268,9 @@ void create_objects(void)
     int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
-    if (ibv_query_device(s.ctx, &da)) {
-        die("query_device failed");
-    }
+    DIE_IF(ibv_query_device(s.ctx, &da), "query_device failed");
     s.nsge = (uint32_t)da.max_sge < MAX_SGE ? (uint32_t)da.max_sge : MAX_SGE;
-    if (posix_memalign((void **)&s.buf, 4096, 2 * AREA)) {
-        die("no memory");
-    }
+    DIE_IF(posix_memalign((void **)&s.buf, 4096, 2 * AREA), "no memory");
     memset(s.buf, 0, 2 * AREA);
     s.pd = ibv_alloc_pd(s.ctx);
     s.scq = s.pd ? ibv_create_cq(s.ctx, NQPS * DEPTH, NULL, NULL, 0) : NULL;
@@ -298,16 +280,13 @@ void create_objects(void)
         access |= s.mw[0] ? IBV_ACCESS_MW_BIND : 0;
     }
     s.mr = s.rcq ? ibv_reg_mr(s.pd, s.buf, 2 * AREA, access) : NULL;
-    if (!s.mr) {
-        die("cannot create PD, CQ or MR: %s", strerror(errno));
-    }
+    DIE_IF(!s.mr, "cannot create PD, CQ or MR: %s", strerror(errno));
     create_qps();
     s.me.rkey = s.mr->rkey;
     s.me.addr = (uintptr_t)s.buf;
     s.me.max_sge = s.nsge;
-    if (ibv_query_gid(s.ctx, 1, s.gid_index, &s.me.gid)) {
-        die("no GID with index %d", s.gid_index);
-    }
+    DIE_IF(ibv_query_gid(s.ctx, 1, s.gid_index, &s.me.gid), "no GID with index %d",
+           s.gid_index);
 }
 
 void qp_connect(int i)
@@ -348,18 +327,16 @@ void qp_connect(int i)
         rts_mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                     IBV_QP_MAX_QP_RD_ATOMIC;
     }
-    if (ibv_modify_qp(s.qp[i], &reset, IBV_QP_STATE)) {
-        die("cannot reset QP %d: %s", i, strerror(errno));
-    }
+    DIE_IF(ibv_modify_qp(s.qp[i], &reset, IBV_QP_STATE), "cannot reset QP %d: %s", i,
+           strerror(errno));
     while (ibv_poll_cq(s.scq, 1, &left) > 0 || ibv_poll_cq(s.rcq, 1, &left) > 0) {
     }
-    if (ibv_modify_qp(s.qp[i], &init,
-                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-                          IBV_QP_ACCESS_FLAGS) ||
-        ibv_modify_qp(s.qp[i], &rtr, rtr_mask) ||
-        ibv_modify_qp(s.qp[i], &rts, rts_mask)) {
-        die("cannot connect QP %d: %s", i, strerror(errno));
-    }
+    DIE_IF(ibv_modify_qp(s.qp[i], &init,
+                         IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+                             IBV_QP_ACCESS_FLAGS) ||
+               ibv_modify_qp(s.qp[i], &rtr, rtr_mask) ||
+               ibv_modify_qp(s.qp[i], &rts, rts_mask),
+           "cannot connect QP %d: %s", i, strerror(errno));
 }
 
 /* Both ends have this one. */
@@ -413,15 +390,11 @@ struct ibv_wc wait_any(struct ibv_cq *cq, const char *what)
     for (unsigned spins = 0;; spins++) {
         int n = ibv_poll_cq(cq, 1, &wc);
 
-        if (n < 0) {
-            die("%s: poll_cq failed", what);
-        }
+        DIE_IF(n < 0, "%s: poll_cq failed", what);
         if (n == 1) {
             return wc;
         }
-        if ((spins & 0xfff) == 0xfff && time(NULL) > end) {
-            die("%s: no completion", what);
-        }
+        DIE_IF((spins & 0xfff) == 0xfff && time(NULL) > end, "%s: no completion", what);
     }
 }
 
@@ -429,10 +402,8 @@ struct ibv_wc wait_wc(struct ibv_cq *cq, const char *what)
 {
     struct ibv_wc wc = wait_any(cq, what);
 
-    if (wc.status != IBV_WC_SUCCESS) {
-        die("%s: wr_id %llu ended with %s", what, (unsigned long long)wc.wr_id,
-            ibv_wc_status_str(wc.status));
-    }
+    DIE_IF(wc.status != IBV_WC_SUCCESS, "%s: wr_id %llu ended with %s", what,
+           (unsigned long long)wc.wr_id, ibv_wc_status_str(wc.status));
     return wc;
 }
 
@@ -448,10 +419,9 @@ void post_recv(int q, uint64_t id, struct ibv_sge *sge, int n)
 {
     struct ibv_recv_wr wr = {.wr_id = id, .sg_list = sge, .num_sge = n}, *bad;
 
-    if (is_srq(q) ? ibv_post_srq_recv(s.srq, &wr, &bad)
-                  : ibv_post_recv(s.qp[q], &wr, &bad)) {
-        die("post_recv failed");
-    }
+    DIE_IF(is_srq(q) ? ibv_post_srq_recv(s.srq, &wr, &bad)
+                     : ibv_post_recv(s.qp[q], &wr, &bad),
+           "post_recv failed");
 }
 
 static void set_data(struct ibv_qp_ex *qp, const struct ibv_send_wr *wr)
@@ -524,7 +494,5 @@ void post_send(int q, struct ibv_send_wr *wr)
     int err =
         s.ex ? post_ex(ibv_qp_to_qp_ex(s.qp[q]), wr) : ibv_post_send(s.qp[q], wr, &bad);
 
-    if (err) {
-        die("opcode %d is not posted: %s", (int)wr->opcode, strerror(err));
-    }
+    DIE_IF(err, "opcode %d is not posted: %s", (int)wr->opcode, strerror(err));
 }

@@ -42,9 +42,7 @@ static void bind_window(int type, uint32_t off, uint32_t len)
     struct mw_actor by = target();
     struct ibv_wc wc = mw_bind(&by, s.mw[type], info);
 
-    if (wc.status != IBV_WC_SUCCESS) {
-        die("bind: %s", ibv_wc_status_str(wc.status));
-    }
+    DIE_IF(wc.status != IBV_WC_SUCCESS, "bind: %s", ibv_wc_status_str(wc.status));
 }
 
 /* ---- the actor ---- */

@@ -239,10 +239,9 @@ static void part_srq(bool actor, uint32_t round)
             while (q < NSRQ && s.me.qpn[NQP + q] != wc.qp_num) {
                 q++;
             }
-            if (which >= NQP || wc.wr_id >= NQP || q == NSRQ) {
-                die("srq: message %u in receive %llu of QP %u", which,
-                    (unsigned long long)wc.wr_id, wc.qp_num);
-            }
+            DIE_IF(which >= NQP || wc.wr_id >= NQP || q == NSRQ,
+                   "srq: message %u in receive %llu of QP %u", which,
+                   (unsigned long long)wc.wr_id, wc.qp_num);
             check(which >= last[q], "srq: message %u of QP %u after %u", which, q,
                   last[q]);
             last[q] = which;

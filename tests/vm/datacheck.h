@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "die_if.h"
+
 /* QPs by number: RC with receive queues of their own, RC with one SRQ, UC, RC for
  * memory windows. */
 #define NQP     16

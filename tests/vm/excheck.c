@@ -191,9 +191,7 @@ static void connect_pair(uint32_t want_inline)
     s.qp[0] = make_qp(want_inline);
     s.qp[1] = make_qp(want_inline);
     s.ex = ibv_qp_to_qp_ex(s.qp[0]);
-    if (!s.ex) {
-        die("ibv_qp_to_qp_ex finds no extended QP");
-    }
+    DIE_IF(!s.ex, "ibv_qp_to_qp_ex finds no extended QP");
     connect_both();
 }
 
@@ -378,9 +376,7 @@ static bool event_within(int ms)
     if (poll(&p, 1, ms) != 1) {
         return false;
     }
-    if (ibv_get_cq_event(s.channel, &cq, &ctx)) {
-        die("ibv_get_cq_event");
-    }
+    DIE_IF(ibv_get_cq_event(s.channel, &cq, &ctx), "ibv_get_cq_event");
     ibv_ack_cq_events(cq, 1);
     return true;
 }
@@ -410,9 +406,7 @@ static void part_events(void)
     struct done d;
 
     for (unsigned round = 0; round < 50; round++) {
-        if (ibv_req_notify_cq(cq, 0)) {
-            die("ibv_req_notify_cq");
-        }
+        DIE_IF(ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq");
         CHECK(!take(&d, 0), "stray completion");
         send_one(0);
         CHECK(event_within(WAIT_S * 1000), "no event in round %u", round);
@@ -422,9 +416,7 @@ static void part_events(void)
         }
     }
     settle();
-    if (ibv_req_notify_cq(cq, 1)) {
-        die("ibv_req_notify_cq");
-    }
+    DIE_IF(ibv_req_notify_cq(cq, 1), "ibv_req_notify_cq");
     send_one(0);
     expect(400, IBV_WC_RECV, 64);
     CHECK(!event_within(ABSENT_MS), "event for an unsolicited message");
@@ -437,9 +429,7 @@ static void part_events(void)
  * its receive is there, and so are all before it. */
 static void leave_completions(void)
 {
-    if (ibv_req_notify_cq(ibv_cq_ex_to_cq(s.cq), 1)) {
-        die("ibv_req_notify_cq");
-    }
+    DIE_IF(ibv_req_notify_cq(ibv_cq_ex_to_cq(s.cq), 1), "ibv_req_notify_cq");
     for (unsigned i = 0; i < 4; i++) {
         send_one(IBV_SEND_SIGNALED | (i == 3 ? IBV_SEND_SOLICITED : 0));
     }
@@ -469,17 +459,13 @@ static void part_destroy(void)
     unsigned n = 0;
 
     leave_completions();
-    if (ibv_destroy_qp(s.qp[0])) {
-        die("ibv_destroy_qp");
-    }
+    DIE_IF(ibv_destroy_qp(s.qp[0]), "ibv_destroy_qp");
     while (take(&d, 0)) {
         CHECK(d.qpn == s.qp[1]->qp_num, "completion of a destroyed QP");
         n++;
     }
     CHECK(n == 4, "%u receives left", n);
-    if (ibv_destroy_qp(s.qp[1])) {
-        die("ibv_destroy_qp");
-    }
+    DIE_IF(ibv_destroy_qp(s.qp[1]), "ibv_destroy_qp");
     CHECK(!take(&d, 0), "completion of a destroyed QP");
 }
 
@@ -489,12 +475,8 @@ static void part_destroy(void)
 static void open_device(const char *name)
 {
     s.ctx = device_open(name);
-    if (!s.ctx) {
-        die("cannot open the device");
-    }
-    if (ibv_query_gid(s.ctx, 1, s.gid_index, &s.gid)) {
-        die("ibv_query_gid");
-    }
+    DIE_IF(!s.ctx, "cannot open the device");
+    DIE_IF(ibv_query_gid(s.ctx, 1, s.gid_index, &s.gid), "ibv_query_gid");
 }
 
 static void make_objects(void)
@@ -506,16 +488,13 @@ static void make_objects(void)
 
     s.pd = ibv_alloc_pd(s.ctx);
     s.channel = ibv_create_comp_channel(s.ctx);
-    if (!s.pd || !s.channel || posix_memalign((void **)&s.src, 4096, 2 * AREA)) {
-        die("set-up");
-    }
+    DIE_IF(!s.pd || !s.channel || posix_memalign((void **)&s.src, 4096, 2 * AREA),
+           "set-up");
     s.dst = s.src + AREA;
     s.mr = ibv_reg_mr(s.pd, s.src, 2 * AREA,
                       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                           IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
-    if (!s.mr) {
-        die("ibv_reg_mr");
-    }
+    DIE_IF(!s.mr, "ibv_reg_mr");
     attr.channel = s.channel;
     s.cq = ibv_create_cq_ex(s.ctx, &attr);
     if (!s.cq) {

@@ -23,6 +23,7 @@
 #include <sys/socket.h>
 
 #include "device.h"
+#include "die.h"
 #include "options.h"
 
 #define MAX_PDS  65536u
@@ -32,30 +33,18 @@ static struct options o = {.number = 50};
 static const char *interface;
 static atomic_bool ended;
 
-static void die(const char *what)
-{
-    fprintf(stderr, "linkcheck: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
-
 static void *switcher(void *unused)
 {
     struct ifreq ifr = {0};
     int fd = socket(AF_INET, SOCK_DGRAM, 0);
 
     (void)unused;
-    if (fd < 0) {
-        die("socket");
-    }
+    DIE_IF(fd < 0, "socket");
     strncpy(ifr.ifr_name, interface, sizeof(ifr.ifr_name) - 1);
-    if (ioctl(fd, SIOCGIFFLAGS, &ifr)) {
-        die(interface);
-    }
+    DIE_IF(ioctl(fd, SIOCGIFFLAGS, &ifr), interface);
     for (unsigned long long i = 0; i < 2 * o.number; i++) {
         ifr.ifr_flags ^= IFF_UP;
-        if (ioctl(fd, SIOCSIFFLAGS, &ifr)) {
-            die(interface);
-        }
+        DIE_IF(ioctl(fd, SIOCSIFFLAGS, &ifr), interface);
         usleep(PAUSE_US);
     }
     atomic_store(&ended, true);
@@ -84,12 +73,8 @@ int main(int argc, char **argv)
         n++;
     }
     full = errno;
-    if (n == 0 || n == MAX_PDS) {
-        die("PDs");
-    }
-    if (pthread_create(&thread, NULL, switcher, NULL)) {
-        die("thread");
-    }
+    DIE_IF(n == 0 || n == MAX_PDS, "PDs");
+    DIE_IF(pthread_create(&thread, NULL, switcher, NULL), "thread");
     while (!atomic_load(&ended) && !errors) {
         errors += ibv_alloc_pd(ctx) || errno != full;
         refused++;

@@ -25,6 +25,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "die.h"
+
 #define PCI_COMMAND        4
 #define PCI_COMMAND_MEMORY 2
 
@@ -32,21 +34,13 @@ static volatile uint32_t *words;
 static atomic_bool done;
 static unsigned long reads, errors;
 
-static void die(const char *what)
-{
-    fprintf(stderr, "maprace: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
-
 static void run_on(int cpu)
 {
     cpu_set_t set;
 
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
-    if (sched_setaffinity(0, sizeof(set), &set)) {
-        die("sched_setaffinity");
-    }
+    DIE_IF(sched_setaffinity(0, sizeof(set), &set), "sched_setaffinity");
 }
 
 static void *reader(void *arg)
@@ -77,28 +71,19 @@ int main(int argc, char **argv)
     }
     config = open(argv[1], O_RDWR);
     bar = open(argv[2], O_RDWR);
-    if (config < 0 || bar < 0) {
-        die("open");
-    }
+    DIE_IF(config < 0 || bar < 0, "open");
     words = mmap(NULL, 4096, PROT_READ, MAP_SHARED, bar, 0);
-    if (words == MAP_FAILED) {
-        die("mmap");
-    }
-    if (pread(config, &command, 2, PCI_COMMAND) != 2) {
-        die("pread");
-    }
+    DIE_IF(words == MAP_FAILED, "mmap");
+    DIE_IF(pread(config, &command, 2, PCI_COMMAND) != 2, "pread");
     command |= PCI_COMMAND_MEMORY;
     off = (uint16_t)(command & ~PCI_COMMAND_MEMORY);
     end = time(NULL) + atoi(argv[3]);
     run_on(0);
-    if (pthread_create(&thread, NULL, reader, NULL)) {
-        die("pthread_create");
-    }
+    DIE_IF(pthread_create(&thread, NULL, reader, NULL), "pthread_create");
     while (time(NULL) < end) {
-        if (pwrite(config, &off, 2, PCI_COMMAND) != 2 ||
-            pwrite(config, &command, 2, PCI_COMMAND) != 2) {
-            die("pwrite");
-        }
+        DIE_IF(pwrite(config, &off, 2, PCI_COMMAND) != 2 ||
+                   pwrite(config, &command, 2, PCI_COMMAND) != 2,
+               "pwrite");
         switches++;
     }
     atomic_store(&done, true);

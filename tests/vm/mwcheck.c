@@ -78,20 +78,14 @@ static void create(void)
     m.pd[0] = ibv_alloc_pd(s.ctx);
     m.pd[1] = ibv_alloc_pd(s.ctx);
     m.cq = ibv_create_cq(s.ctx, 64, NULL, NULL, 0);
-    if (!m.pd[0] || !m.pd[1] || !m.cq) {
-        die("PDs and CQ: %s", strerror(errno));
-    }
+    DIE_IF(!m.pd[0] || !m.pd[1] || !m.cq, "PDs and CQ: %s", strerror(errno));
     init.send_cq = init.recv_cq = m.cq;
     for (int i = 0; i < QPS; i++) {
         m.qp[i] = ibv_create_qp(pd_of(i), &init);
-        if (!m.qp[i]) {
-            die("create_qp: %s", strerror(errno));
-        }
+        DIE_IF(!m.qp[i], "create_qp: %s", strerror(errno));
     }
     for (int i = 0; i < 2; i++) {
-        if (posix_memalign((void **)&m.area[i], 4096, SIZE)) {
-            die("no memory");
-        }
+        DIE_IF(posix_memalign((void **)&m.area[i], 4096, SIZE), "no memory");
         memset(m.area[i], 0, SIZE);
     }
 }
@@ -100,9 +94,7 @@ static struct ibv_mr *region(uint8_t *area, int access)
 {
     struct ibv_mr *mr = ibv_reg_mr(m.pd[0], area, SIZE, access);
 
-    if (!mr) {
-        die("reg_mr: %s", strerror(errno));
-    }
+    DIE_IF(!mr, "reg_mr: %s", strerror(errno));
     return mr;
 }
 
@@ -114,9 +106,7 @@ static void connect_qp(uint32_t i)
 
     err = err ? err : rcqp_to_init(m.qp[i], (ALL_ACCESS & ~IBV_ACCESS_MW_BIND) | FLUSH);
     err = err ? err : rcqp_connect(m.qp[i], m.peer.qpn[i], &m.peer.gid, s.gid_index);
-    if (err) {
-        die("connection of QP %u: %s", i, strerror(err));
-    }
+    DIE_IF(err, "connection of QP %u: %s", i, strerror(err));
     /* What it flushed. */
     while (ibv_poll_cq(m.cq, 1, &wc) > 0) {
     }
@@ -127,9 +117,7 @@ static void meet(void)
     uint32_t qpn[QPS + 1] = {0};
     union ibv_gid gid;
 
-    if (ibv_query_gid(s.ctx, 1, s.gid_index, &gid)) {
-        die("query_gid: %s", strerror(errno));
-    }
+    DIE_IF(ibv_query_gid(s.ctx, 1, s.gid_index, &gid), "query_gid: %s", strerror(errno));
     for (int i = 0; i < QPS; i++) {
         qpn[i] = m.qp[i]->qp_num;
     }
@@ -179,9 +167,7 @@ static struct answer obey(const struct order *o)
         wr.wr.rdma.remote_addr = o->addr;
         wr.wr.rdma.rkey = o->rkey;
     }
-    if (ibv_post_send(m.qp[o->qp], &wr, &bad)) {
-        die("post_send: %s", strerror(errno));
-    }
+    DIE_IF(ibv_post_send(m.qp[o->qp], &wr, &bad), "post_send: %s", strerror(errno));
     a.status = wait_any(m.cq, "an order").status;
     if (o->op == READ) {
         a.at = differs(m.area[0], o->len, o->seed);
@@ -202,9 +188,7 @@ static void serve_orders(void)
         if (o.op == END) {
             return;
         }
-        if (o.qp >= QPS || o.len > SIZE) {
-            die("a bad order");
-        }
+        DIE_IF(o.qp >= QPS || o.len > SIZE, "a bad order");
         a = obey(&o);
         sock_write(&a, sizeof(a));
     }
@@ -294,9 +278,7 @@ static struct ibv_mw *window(enum ibv_mw_type type)
 {
     struct ibv_mw *mw = ibv_alloc_mw(m.pd[0], type);
 
-    if (!mw) {
-        die("alloc_mw %d: %s", type, strerror(errno));
-    }
+    DIE_IF(!mw, "alloc_mw %d: %s", type, strerror(errno));
     return mw;
 }
 
@@ -305,9 +287,7 @@ static void post(struct ibv_send_wr *wr)
     struct ibv_send_wr *bad;
     int err = ibv_post_send(m.qp[0], wr, &bad);
 
-    if (err) {
-        die("opcode %d: %s", (int)wr->opcode, strerror(err));
-    }
+    DIE_IF(err, "opcode %d: %s", (int)wr->opcode, strerror(err));
 }
 
 static struct mw_actor owner(void)
@@ -348,9 +328,7 @@ static void busy(const char *what, struct ibv_mr *mr)
     int err = ibv_dereg_mr(mr);
 
     check(err == EBUSY, "%s: dereg_mr: %s", what, strerror(err));
-    if (!err) {
-        die("the region is gone");
-    }
+    DIE_IF(!err, "the region is gone");
     errno = 0;
     err = ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL_ACCESS);
     check(err && errno == EBUSY, "%s: rereg_mr: %d, %s", what, err, strerror(errno));
@@ -424,9 +402,7 @@ static void invalidated_by_send(uint32_t rkey, struct ibv_mr *mr)
     struct answer a;
     struct ibv_wc wc;
 
-    if (ibv_post_recv(m.qp[0], &wr, &bad)) {
-        die("post_recv: %s", strerror(errno));
-    }
+    DIE_IF(ibv_post_recv(m.qp[0], &wr, &bad), "post_recv: %s", strerror(errno));
     a = tell(o);
     check(a.status == IBV_WC_SUCCESS, "SEND_WITH_INV: %s", ibv_wc_status_str(a.status));
     wc = wait_any(m.cq, "receive");
@@ -536,9 +512,8 @@ static void keep(void)
     struct ibv_mr *mr;
 
     create();
-    if (ibv_query_gid(s.ctx, 1, s.gid_index, &m.peer.gid)) {
-        die("query_gid: %s", strerror(errno));
-    }
+    DIE_IF(ibv_query_gid(s.ctx, 1, s.gid_index, &m.peer.gid), "query_gid: %s",
+           strerror(errno));
     m.peer.qpn[0] = m.qp[1]->qp_num;
     m.peer.qpn[1] = m.qp[0]->qp_num;
     connect_qp(0);

@@ -24,9 +24,7 @@ struct ibv_wc mw_bind(const struct mw_actor *by, struct ibv_mw *mw,
 
     if (mw->type == IBV_MW_TYPE_1) {
         err = ibv_bind_mw(by->qp, mw, &one);
-        if (err) {
-            die("bind_mw: %s", strerror(err));
-        }
+        DIE_IF(err, "bind_mw: %s", strerror(err));
     } else {
         by->post(&two);
     }

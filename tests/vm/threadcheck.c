@@ -26,6 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "die.h"
 #include "options.h"
 #include "rcqp.h"
 
@@ -55,12 +56,6 @@ static struct {
     atomic_uint flushed;
     atomic_uchar *seen_send, *seen_recv;
 } s;
-
-static void die(const char *what)
-{
-    fprintf(stderr, "threadcheck: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
 
 static void wrong(const char *what, uint64_t number)
 {
@@ -173,9 +168,7 @@ static bool drain(void)
     struct ibv_wc wc[4];
     int n = ibv_poll_cq(s.cq, 4, wc);
 
-    if (n < 0) {
-        die("ibv_poll_cq");
-    }
+    DIE_IF(n < 0, "ibv_poll_cq");
     for (int i = 0; i < n; i++) {
         completed(&wc[i]);
     }
@@ -202,15 +195,11 @@ static void *sleeper(void *unused)
 
     (void)unused;
     while (!finished()) {
-        if (ibv_req_notify_cq(s.cq, 0)) {
-            die("ibv_req_notify_cq");
-        }
+        DIE_IF(ibv_req_notify_cq(s.cq, 0), "ibv_req_notify_cq");
         if (drain() || poll(&fd, 1, 20) <= 0) {
             continue;
         }
-        if (ibv_get_cq_event(s.channel, &cq, &context)) {
-            die("ibv_get_cq_event");
-        }
+        DIE_IF(ibv_get_cq_event(s.channel, &cq, &context), "ibv_get_cq_event");
         ibv_ack_cq_events(cq, 1);
     }
     return NULL;
@@ -237,9 +226,7 @@ static struct ibv_qp *make_qp(uint32_t depth)
     };
     struct ibv_qp *qp = ibv_create_qp(s.pd, &attr);
 
-    if (!qp) {
-        die("ibv_create_qp");
-    }
+    DIE_IF(!qp, "ibv_create_qp");
     must(rcqp_to_init(qp, IBV_ACCESS_REMOTE_WRITE), "QP to INIT");
     return qp;
 }
@@ -261,9 +248,7 @@ static void *churner(void *unused)
                                *bad;
 
             errno = ibv_post_recv(qp, &wr, &bad);
-            if (errno) {
-                die("ibv_post_recv");
-            }
+            DIE_IF(errno, "ibv_post_recv");
         }
         must(rcqp_modify(qp, IBV_QPS_ERR, (struct ibv_qp_attr){0}, 0), "QP to ERR");
         /* All of them come, unless the QP goes at once. */
@@ -271,9 +256,7 @@ static void *churner(void *unused)
             sched_yield();
         }
         errno = ibv_destroy_qp(qp);
-        if (errno) {
-            die("ibv_destroy_qp");
-        }
+        DIE_IF(errno, "ibv_destroy_qp");
         made++;
         if (atomic_load(&s.flushed) > made * FLUSHED) {
             wrong("more requests flushed than posted", atomic_load(&s.flushed));
@@ -293,9 +276,8 @@ static void open_device(const char *name)
             s.ctx = ibv_open_device(list[i]);
         }
     }
-    if (!s.ctx || ibv_query_gid(s.ctx, 1, s.gid_index, &s.gid)) {
-        die("no such device or GID");
-    }
+    DIE_IF(!s.ctx || ibv_query_gid(s.ctx, 1, s.gid_index, &s.gid),
+           "no such device or GID");
     ibv_free_device_list(list);
 }
 
@@ -307,16 +289,13 @@ static void make_objects(void)
     s.channel = ibv_create_comp_channel(s.ctx);
     s.seen_send = calloc(s.messages, 1);
     s.seen_recv = calloc(s.messages, 1);
-    if (!s.pd || !s.channel || !s.seen_send || !s.seen_recv ||
-        posix_memalign((void **)&s.src, 4096, bytes)) {
-        die("set-up");
-    }
+    DIE_IF(!s.pd || !s.channel || !s.seen_send || !s.seen_recv ||
+               posix_memalign((void **)&s.src, 4096, bytes),
+           "set-up");
     s.dst = s.src + s.messages;
     s.mr = ibv_reg_mr(s.pd, s.src, bytes, IBV_ACCESS_LOCAL_WRITE);
     s.cq = ibv_create_cq(s.ctx, 2 * DEPTH + 4 * FLUSHED, NULL, s.channel, 0);
-    if (!s.mr || !s.cq) {
-        die("ibv_reg_mr or ibv_create_cq");
-    }
+    DIE_IF(!s.mr || !s.cq, "ibv_reg_mr or ibv_create_cq");
     for (unsigned i = 0; i < 2; i++) {
         s.qp[i] = make_qp(DEPTH);
     }
@@ -346,9 +325,7 @@ int main(int argc, char **argv)
     make_objects();
     for (unsigned i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
         errno = pthread_create(&thread[i], NULL, part[i], NULL);
-        if (errno) {
-            die("pthread_create");
-        }
+        DIE_IF(errno, "pthread_create");
     }
     for (unsigned i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
         pthread_join(thread[i], NULL);

@@ -73,30 +73,24 @@ static void tcp_open(void)
     int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
 
     if (s.server) {
-        if (inet_pton(AF_INET, s.server, &a.sin_addr) != 1 ||
-            connect(fd, (struct sockaddr *)&a, sizeof(a))) {
-            die("connect");
-        }
+        DIE_IF(inet_pton(AF_INET, s.server, &a.sin_addr) != 1 ||
+                   connect(fd, (struct sockaddr *)&a, sizeof(a)),
+               "connect");
         s.sock = fd;
         return;
     }
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(fd, (struct sockaddr *)&a, sizeof(a)) || listen(fd, 1)) {
-        die("listen");
-    }
+    DIE_IF(bind(fd, (struct sockaddr *)&a, sizeof(a)) || listen(fd, 1), "listen");
     s.sock = accept(fd, NULL, NULL);
-    if (s.sock < 0) {
-        die("accept");
-    }
+    DIE_IF(s.sock < 0, "accept");
     close(fd);
 }
 
 static void swap_with_peer(const void *mine, void *theirs, size_t len)
 {
-    if (send(s.sock, mine, len, 0) != (ssize_t)len ||
-        recv(s.sock, theirs, len, MSG_WAITALL) != (ssize_t)len) {
-        die("the other end is gone");
-    }
+    DIE_IF(send(s.sock, mine, len, 0) != (ssize_t)len ||
+               recv(s.sock, theirs, len, MSG_WAITALL) != (ssize_t)len,
+           "the other end is gone");
 }
 
 /* ---- objects --------------------------------------------------------------------- */
@@ -115,13 +109,10 @@ static void open_device(void)
     struct ibv_port_attr port;
 
     s.ctx = device_open(s.dev);
-    if (!s.ctx) {
-        die("cannot open the device");
-    }
-    if (ibv_query_port(s.ctx, 1, &port) ||
-        ibv_query_gid(s.ctx, 1, s.gid_index, &s.me.gid)) {
-        die("port or GID");
-    }
+    DIE_IF(!s.ctx, "cannot open the device");
+    DIE_IF(ibv_query_port(s.ctx, 1, &port) ||
+               ibv_query_gid(s.ctx, 1, s.gid_index, &s.me.gid),
+           "port or GID");
     s.me.mtu = 128u << port.active_mtu;
 }
 
@@ -150,18 +141,13 @@ static void make_qp(void)
     }
     s.max_inline = s.ex ? attr.cap.max_inline_data : plain.cap.max_inline_data;
     CHECK(s.max_inline >= s.want_inline, "only %u bytes inline", s.max_inline);
-    if (ibv_modify_qp(s.qp, &to,
-                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY)) {
-        die("QP to INIT");
-    }
+    DIE_IF(ibv_modify_qp(s.qp, &to,
+                         IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY),
+           "QP to INIT");
     to.qp_state = IBV_QPS_RTR;
-    if (ibv_modify_qp(s.qp, &to, IBV_QP_STATE)) {
-        die("QP to RTR");
-    }
+    DIE_IF(ibv_modify_qp(s.qp, &to, IBV_QP_STATE), "QP to RTR");
     to.qp_state = IBV_QPS_RTS;
-    if (ibv_modify_qp(s.qp, &to, IBV_QP_STATE | IBV_QP_SQ_PSN)) {
-        die("QP to RTS");
-    }
+    DIE_IF(ibv_modify_qp(s.qp, &to, IBV_QP_STATE | IBV_QP_SQ_PSN), "QP to RTS");
     s.me.qpn = s.qp->qp_num;
 }
 
@@ -171,9 +157,7 @@ static void make_objects(void)
                                        .wc_flags = IBV_WC_STANDARD_FLAGS};
 
     s.pd = ibv_alloc_pd(s.ctx);
-    if (!s.pd || posix_memalign((void **)&s.buf, 4096, (DEPTH + 1) * SLOT)) {
-        die("set-up");
-    }
+    DIE_IF(!s.pd || posix_memalign((void **)&s.buf, 4096, (DEPTH + 1) * SLOT), "set-up");
     s.mr = ibv_reg_mr(s.pd, s.buf, (DEPTH + 1) * SLOT, IBV_ACCESS_LOCAL_WRITE);
     if (s.ex) {
         s.cq_ex = ibv_create_cq_ex(s.ctx, &attr);
@@ -247,9 +231,7 @@ static struct ibv_wc take(bool received)
     while (time(NULL) <= end) {
         int n = s.ex ? take_ex(&wc) : ibv_poll_cq(s.cq, 1, &wc);
 
-        if (n < 0) {
-            die("ibv_poll_cq");
-        }
+        DIE_IF(n < 0, "ibv_poll_cq");
         if (!n) {
             continue;
         }
@@ -427,9 +409,7 @@ static void client(void)
     struct ibv_wc wc;
 
     s.ah = ibv_create_ah(s.pd, &attr);
-    if (!s.ah) {
-        die("ibv_create_ah");
-    }
+    DIE_IF(!s.ah, "ibv_create_ah");
     /* The stock library, and ours with the stock driver, which has no inline data, ask.
      */
     if (s.ex && s.want_inline) {
@@ -462,9 +442,7 @@ static void server(void)
         check_received(&wc, length_of(i), i);
         ah = ibv_create_ah_from_wc(
             s.pd, &wc, (struct ibv_grh *)(void *)(s.buf + wc.wr_id * SLOT), 1);
-        if (!ah) {
-            die("ibv_create_ah_from_wc");
-        }
+        DIE_IF(!ah, "ibv_create_ah_from_wc");
         post_recv((unsigned)wc.wr_id);
         send_one(ah, wc.src_qp, QKEY, length_of(i + 5), i + 7);
         sent(i + 7);

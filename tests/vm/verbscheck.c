@@ -26,13 +26,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "die.h"
 #include "pvrdma/uverbs.h"
-
-static void die(const char *what)
-{
-    fprintf(stderr, "verbscheck: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
 
 static struct ibv_device *find_device(const char *name)
 {
@@ -52,9 +47,7 @@ static struct ibv_context *open_device(const char *name)
 {
     struct ibv_context *ctx = ibv_open_device(find_device(name));
 
-    if (!ctx) {
-        die("ibv_open_device");
-    }
+    DIE_IF(!ctx, "ibv_open_device");
     return ctx;
 }
 
@@ -100,14 +93,10 @@ static int gone(const char *name)
     struct ibv_port_attr port;
     char line[16];
 
-    if (!qp) {
-        die("objects");
-    }
+    DIE_IF(!qp, "objects");
     puts("ready");
     fflush(stdout);
-    if (!fgets(line, sizeof(line), stdin)) {
-        die("standard input");
-    }
+    DIE_IF(!fgets(line, sizeof(line), stdin), "standard input");
     result("query_device", ibv_query_device(ctx, &dev));
     result("query_port", ibv_query_port(ctx, 1, &port));
     result("alloc_pd", ibv_alloc_pd(ctx) ? 0 : errno);
@@ -177,9 +166,7 @@ static int new_context(const void *priv, size_t len, size_t out,
     struct call c = {.hdr.command = IB_USER_VERBS_CMD_GET_CONTEXT};
     int fd = open(u.path, O_RDWR | O_CLOEXEC);
 
-    if (fd < 0) {
-        die(u.path);
-    }
+    DIE_IF(fd < 0, u.path);
     *err = call(fd, &c, sizeof(c.req.context), priv, len, resp, sizeof(resp->core) + out);
     if (*err) {
         close(fd);
