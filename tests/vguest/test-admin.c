@@ -69,8 +69,7 @@ static void test_qp_row(void)
     vgt_pair_open(&p, 0, 1, &o);
     for (unsigned i = 0; i < 5; i++) {
         vgt_recv(&p.s[1], i, 0, 64);
-        vgt_send(&p.s[0], i, PVRDMA_WR_SEND, VGT_SIG, 0, 64, NULL, 0);
-        vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
+        vgt_complete(&p.s[0], i, PVRDMA_WR_SEND, 0, 64, NULL, 0);
         vgt_expect(p.s[1].rcq, i, PVRDMA_WC_SUCCESS);
     }
     vgt_recv(&p.s[0], 9, 0, 64);                                   /* stays */
@@ -132,8 +131,7 @@ static void test_counters(void)
     for (unsigned i = 0; i < 40; i++) {
         uint32_t len = i * 5000; /* 0 bytes, several slices */
 
-        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, len, &p.s[1], 0);
-        vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
+        vgt_complete(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, 0, len, &p.s[1], 0);
         bytes += len;
     }
     g_assert_cmpint(counter("vm0", "datapath", "tx_messages"), ==, 40);
@@ -170,8 +168,7 @@ static void test_doorbell_messages(const void *data)
     bells = counter("vm0", "device", "doorbell_writes");
     polls = counter("vm0", "device", "doorbell_polls");
     for (unsigned i = 0; i < 20; i++) {
-        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
-        vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
+        vgt_write_once(&p, i);
     }
     for (unsigned i = 0; i < 5; i++) {
         vg_doorbell(p.s[0].g, p.s[0].scq->uar_page, PVRDMA_UAR_CQ,
@@ -196,8 +193,7 @@ static void test_remove(void)
         bool alive = true;
 
         vgt_pair_open(&p, 0, 2, &o);
-        vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 100000, &p.s[1], 0);
-        vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+        vgt_complete(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, 0, 100000, &p.s[1], 0);
         g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "vm remove vm2"), ==, 0);
         g_assert_cmpint(vg_ctl(vgt_daemon, NULL, "counters vm2"), ==, 1);
         g_assert_true(vg_wait_closed(p.s[1].g, VGT_WAIT_MS));

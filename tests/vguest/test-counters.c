@@ -42,8 +42,7 @@ static void message(struct vgt_pair *p, uint32_t opcode, uint32_t len)
     if (receive) {
         vgt_recv(b, 7, 0x8000, len);
     }
-    vgt_send(a, 8, opcode, VGT_SIG, 0, len, b, 0x8000);
-    vgt_expect(a->scq, 8, PVRDMA_WC_SUCCESS);
+    vgt_complete(a, 8, opcode, 0, len, b, 0x8000);
     if (receive) {
         vgt_expect(b->rcq, 7, PVRDMA_WC_SUCCESS);
     }
@@ -144,8 +143,7 @@ static void test_unreliable(void)
 
     vgt_pair_open(&p, 0, 1, &(struct vgt_opts){.qp.type = PVRDMA_QPT_UC});
     message(&p, PVRDMA_WR_SEND, 10);
-    vgt_send(&p.s[0], 1, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
-    vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+    vgt_complete(&p.s[0], 1, PVRDMA_WR_SEND, 0, 8, NULL, 0);
     COUNTED(p.s[0].qp, zero,
             .n = {[PVRDMA_EXT_CNT_TX_MSGS] = 2, [PVRDMA_EXT_CNT_TX_BYTES] = 18});
     COUNTED(p.s[1].qp, zero,

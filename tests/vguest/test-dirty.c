@@ -111,8 +111,7 @@ static void stream(struct vgt_side *a, struct vgt_side *b)
     for (unsigned i = 0; i < 200; i++) {
         vgt_send(a, i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 64, b, 0);
         vgt_recv(b, i, 0, 64);
-        vgt_send(a, i, PVRDMA_WR_SEND, VGT_SIG, 0, 64, NULL, 0);
-        vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
+        vgt_complete(a, i, PVRDMA_WR_SEND, 0, 64, NULL, 0);
         vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
         vgt_expect(b->rcq, i, PVRDMA_WC_SUCCESS);
         if (i % 50 == 0) {
@@ -125,8 +124,7 @@ static void stream(struct vgt_side *a, struct vgt_side *b)
     end = g_get_monotonic_time() + VGT_WAIT_MS * 1000;
     do { /* a worker that happens to be awake needs no bit in a map */
         g_assert_cmpint(g_get_monotonic_time(), <, end);
-        vgt_send(a, 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 64, b, 0);
-        vgt_expect(a->scq, 1, PVRDMA_WC_SUCCESS);
+        vgt_complete(a, 1, PVRDMA_WR_RDMA_WRITE, 0, 64, b, 0);
         dirty_await_sleep();
         dirty_check("waking and sleep");
     } while (a->qp->sq.no_notify && !(dirty_stored(a->g, a->qp->mem->page[0]) &&
@@ -204,8 +202,7 @@ static void one_send(struct vgt_side *a, struct vgt_side *b, uint32_t opcode,
                      uint32_t len, const char *what)
 {
     vgt_recv(b, 1, PVRDMA_PAGE_SIZE - 100, len);
-    vgt_send(a, 2, opcode, VGT_SIG, 32768, len, NULL, 0);
-    vgt_expect(a->scq, 2, PVRDMA_WC_SUCCESS);
+    vgt_complete(a, 2, opcode, 32768, len, NULL, 0);
     vgt_expect(b->rcq, 1, PVRDMA_WC_SUCCESS);
     dirty_check(what);
     g_assert_true(!len || dirty_stored(b->g, b->mr->buf->page[0]));
@@ -230,8 +227,7 @@ static void unreliable(struct vgt_side s[2])
     vg_qp_connect(q[0].qp, q[1].qp, &patient);
     one_send(&q[0], &q[1], PVRDMA_WR_SEND, 200, "UC SEND");
     vgt_recv(&q[1], 1, 0, 0);
-    vgt_send(&q[0], 2, PVRDMA_WR_RDMA_WRITE_WITH_IMM, VGT_SIG, 0, 200, &q[1], 8192);
-    vgt_expect(q[0].scq, 2, PVRDMA_WC_SUCCESS);
+    vgt_complete(&q[0], 2, PVRDMA_WR_RDMA_WRITE_WITH_IMM, 0, 200, &q[1], 8192);
     vgt_expect(q[1].rcq, 1, PVRDMA_WC_SUCCESS);
     dirty_check("UC WRITE");
     g_assert_true(dirty_stored(q[1].g, q[1].mr->buf->page[2]));
@@ -274,8 +270,7 @@ static void shared_receives(struct vgt_side s[2])
     g_assert_cmpuint(vg_post_srq(srq, recv, 2), ==, 2);
     g_assert_cmpint(vg_modify_srq(srq->g, srq->handle, PVRDMA_SRQ_LIMIT, 2), ==, 0);
     dirty_check("SRQ");
-    vgt_send(&q[0], 3, PVRDMA_WR_SEND, VGT_SIG, 0, 64, NULL, 0);
-    vgt_expect(q[0].scq, 3, PVRDMA_WC_SUCCESS);
+    vgt_complete(&q[0], 3, PVRDMA_WR_SEND, 0, 64, NULL, 0);
     vgt_expect(q[1].rcq, 1, PVRDMA_WC_SUCCESS);
     vgt_expect_event(srq->g, PVRDMA_EVENT_SRQ_LIMIT_REACHED, srq->handle);
     dirty_check("SEND to an SRQ, and its limit");
@@ -385,8 +380,7 @@ static void other_rings(struct vgt_side s[2])
 {
     for (unsigned i = 0; i < 8; i++) {
         vgt_recv(&s[1], i, 0, 64);
-        vgt_send(&s[0], i, PVRDMA_WR_SEND, VGT_SIG, 0, 64, NULL, 0);
-        vgt_expect(s[0].scq, i, PVRDMA_WC_SUCCESS);
+        vgt_complete(&s[0], i, PVRDMA_WR_SEND, 0, 64, NULL, 0);
     }
     dirty_check("completions that are left");
     g_assert_cmpint(vg_cq_resize(s[1].rcq, 128), ==, 0);
@@ -465,18 +459,15 @@ static void large(const struct vgt_side s[2])
     dirty_check("large messages");
 
     vgt_fill(q[0].mr->buf->host, BIG, 1);
-    vgt_send(&q[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, BIG, &q[1], 0);
-    vgt_expect(q[0].scq, 1, PVRDMA_WC_SUCCESS);
+    vgt_complete(&q[0], 1, PVRDMA_WR_RDMA_WRITE, 0, BIG, &q[1], 0);
     expect_big(&q[1], 1, "large WRITE");
     vgt_fill(q[0].mr->buf->host, BIG, 2);
     vgt_recv(&q[1], 2, 0, BIG);
-    vgt_send(&q[0], 3, PVRDMA_WR_SEND, VGT_SIG, 0, BIG, NULL, 0);
-    vgt_expect(q[0].scq, 3, PVRDMA_WC_SUCCESS);
+    vgt_complete(&q[0], 3, PVRDMA_WR_SEND, 0, BIG, NULL, 0);
     vgt_expect(q[1].rcq, 2, PVRDMA_WC_SUCCESS);
     expect_big(&q[1], 2, "large SEND");
     vgt_fill(q[1].mr->buf->host, BIG, 3);
-    vgt_send(&q[0], 4, PVRDMA_WR_RDMA_READ, VGT_SIG, 0, BIG, &q[1], 0);
-    vgt_expect(q[0].scq, 4, PVRDMA_WC_SUCCESS);
+    vgt_complete(&q[0], 4, PVRDMA_WR_RDMA_READ, 0, BIG, &q[1], 0);
     expect_big(&q[0], 3, "large READ");
     destroy_qps(q);
     for (unsigned i = 0; i < 2; i++) {

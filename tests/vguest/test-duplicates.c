@@ -171,8 +171,7 @@ static void end(struct rivals *r, unsigned on)
         vgt_pair_reconnect(&r->p, &conn);
     }
     vgt_write_once(&r->p, 2);
-    vgt_send(&r->p.s[1], 3, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &r->p.s[0], 0);
-    vgt_expect(r->p.s[1].scq, 3, PVRDMA_WC_SUCCESS);
+    vgt_complete(&r->p.s[1], 3, PVRDMA_WR_RDMA_WRITE, 0, 8, &r->p.s[0], 0);
     vgt_pair_close(&r->p);
 }
 

@@ -38,8 +38,7 @@ static double ping_ms(struct vgt_side *s, const struct vgt_side *peer)
 {
     int64_t t = vg_now_ns();
 
-    vgt_send(s, 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, peer, 0);
-    vgt_expect(s->scq, 1, PVRDMA_WC_SUCCESS);
+    vgt_complete(s, 1, PVRDMA_WR_RDMA_WRITE, 0, 8, peer, 0);
     return (vg_now_ns() - t) / 1e6;
 }
 
@@ -340,8 +339,7 @@ static void test_slot_before_cqe(void)
     start(NULL);
     vgt_pair_open(&p, 0, 1, &o);
     for (uint32_t i = 0; i < 2000; i++) {
-        vgt_send(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 64 * (i % 3), &p.s[1], 0);
-        vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
+        vgt_complete(&p.s[0], i, PVRDMA_WR_RDMA_WRITE, 0, 64 * (i % 3), &p.s[1], 0);
         g_assert_cmpuint(__atomic_load_n(p.s[0].qp->sq.cons_head, __ATOMIC_ACQUIRE), ==,
                          (i + 1) % 2);
     }
@@ -595,8 +593,7 @@ static void test_moved_gid(void)
     vg_qp_to_reset(c.qp);
     vg_qp_connect(a.qp, c.qp, &impatient);
     vgt_recv(&c, 4, 0, 64);
-    vgt_send(&a, 5, PVRDMA_WR_SEND, VGT_SIG, 0, 64, NULL, 0);
-    vgt_expect(a.scq, 5, PVRDMA_WC_SUCCESS);
+    vgt_complete(&a, 5, PVRDMA_WR_SEND, 0, 64, NULL, 0);
     vgt_expect(c.rcq, 4, PVRDMA_WC_SUCCESS);
     vgt_expect_none(b.rcq, 0);
     vgt_side_close(&a);

@@ -83,8 +83,7 @@ static void sizes(struct vgt_side *a, struct vgt_side *b)
         vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
 
         vgt_fill(VG_MR_HOST(a->mr, at), n, 100 + i);
-        vgt_send(a, i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, at, n, b, 3);
-        vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
+        vgt_complete(a, i, PVRDMA_WR_RDMA_WRITE, at, n, b, 3);
         vgt_check(VG_MR_HOST(b->mr, 3), n, 100 + i);
         g_assert_true(n == 0 || !vgt_matches(VG_MR_HOST(b->mr, 4), n, 100 + i));
 
@@ -129,16 +128,14 @@ static void test_unreliable(gconstpointer style)
 
         vgt_fill(VG_MR_HOST(a->mr, i % 9), n, i);
         vgt_recv(b, i, 5, 2 * MIB);
-        vgt_send(a, i, PVRDMA_WR_SEND_WITH_IMM, VGT_SIG, i % 9, n, NULL, 0);
-        vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
+        vgt_complete(a, i, PVRDMA_WR_SEND_WITH_IMM, i % 9, n, NULL, 0);
         g_assert_cmpuint(vgt_expect(b->rcq, i, PVRDMA_WC_SUCCESS).byte_len, ==, n);
         vgt_check(VG_MR_HOST(b->mr, 5), n, i);
 
         vgt_fill(VG_MR_HOST(a->mr, 0), n, 100 + i);
         vgt_recv(b, i, 0, 0);
         vgt_send(a, i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, n, b, 3);
-        vgt_send(a, i, PVRDMA_WR_RDMA_WRITE_WITH_IMM, VGT_SIG, 0, 0, b, 0);
-        vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
+        vgt_complete(a, i, PVRDMA_WR_RDMA_WRITE_WITH_IMM, 0, 0, b, 0);
         vgt_expect(a->scq, i, PVRDMA_WC_SUCCESS);
         vgt_expect(b->rcq, i, PVRDMA_WC_SUCCESS);
         vgt_check(VG_MR_HOST(b->mr, 3), n, 100 + i);
@@ -248,8 +245,7 @@ static void ping(struct vgt_side *hub, struct lane *l)
     vgt_expect(l->peer->rcq, k, PVRDMA_WC_SUCCESS);
     vgt_check(VG_MR_HOST(l->peer->mr, at), len, k);
     vgt_recv(&near, k, at, 1024);
-    vgt_send(l->peer, k, PVRDMA_WR_SEND, VGT_SIG, at, len, NULL, 0);
-    vgt_expect(l->peer->scq, k, PVRDMA_WC_SUCCESS);
+    vgt_complete(l->peer, k, PVRDMA_WR_SEND, at, len, NULL, 0);
     vgt_expect(l->cq, k, PVRDMA_WC_SUCCESS); /* the SEND */
     vgt_expect(l->cq, k, PVRDMA_WC_SUCCESS); /* the addition */
     vgt_expect(hub->rcq, k, PVRDMA_WC_SUCCESS);
@@ -377,8 +373,7 @@ static void refused(unsigned from, struct vg_wr wr, uint32_t len,
     a = &p.s[from];
     b = &p.s[1 - from];
     vgt_recv(b, 5, 0, 64);
-    vgt_send(a, 1, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
-    vgt_expect(a->scq, 1, PVRDMA_WC_SUCCESS);
+    vgt_complete(a, 1, PVRDMA_WR_SEND, 0, 8, NULL, 0);
     vgt_expect(b->rcq, 5, PVRDMA_WC_SUCCESS);
     if (status != PVRDMA_WC_RNR_RETRY_EXC_ERR) {
         vgt_recv(b, 6, 0, 64);

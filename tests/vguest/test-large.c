@@ -86,8 +86,7 @@ static void test_pieces(void)
         }
         vgt_fill(VG_MR_HOST(p.s[0].mr, 0), LENGTH, round);
         g_assert_cmpuint(vg_post_recv(p.s[1].qp, &recv, 1), ==, 1);
-        vgt_send(&p.s[0], 1, PVRDMA_WR_SEND, VGT_SIG, 0, LENGTH, NULL, 0);
-        vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+        vgt_complete(&p.s[0], 1, PVRDMA_WR_SEND, 0, LENGTH, NULL, 0);
         vgt_expect(p.s[1].rcq, 0, PVRDMA_WC_SUCCESS);
         at = 0;
         for (unsigned i = 0; i < PIECES; i++) {
@@ -153,8 +152,7 @@ static void message(struct vgt_pair *p, const struct scribbled *how, unsigned i)
     if (send) {
         vgt_recv(&p->s[1], i, 0, MIB);
     }
-    vgt_send(&p->s[0], i, how->opcode, VGT_SIG, 0, MIB, send ? NULL : &p->s[1], 0);
-    vgt_expect(p->s[0].scq, i, PVRDMA_WC_SUCCESS);
+    vgt_complete(&p->s[0], i, how->opcode, 0, MIB, send ? NULL : &p->s[1], 0);
     if (send) {
         vgt_expect(p->s[1].rcq, i, PVRDMA_WC_SUCCESS);
     }
@@ -193,8 +191,7 @@ static void test_scribbler(gconstpointer data)
     scribble.stop = true;
     g_thread_join(t);
     vgt_fill(VG_MR_HOST(p.s[0].mr, 0), MIB, 5);
-    vgt_send(&p.s[0], 9, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, MIB, &p.s[1], 0);
-    vgt_expect(p.s[0].scq, 9, PVRDMA_WC_SUCCESS);
+    vgt_complete(&p.s[0], 9, PVRDMA_WR_RDMA_WRITE, 0, MIB, &p.s[1], 0);
     vgt_check(VG_MR_HOST(p.s[1].mr, 0), MIB, 5);
     g_usleep(200000); /* what there is to say is in the log by then */
     g_assert_cmpuint(wrong_streams() - wrong, <=, how->wrong);
@@ -216,9 +213,8 @@ static void test_straight(gconstpointer opcode)
         if (send) {
             vgt_recv(&p.s[1], i, 0, MIB);
         }
-        vgt_send(&p.s[0], i, GPOINTER_TO_UINT(opcode), VGT_SIG, 0, MIB,
-                 send ? NULL : &p.s[1], 0);
-        vgt_expect(p.s[0].scq, i, PVRDMA_WC_SUCCESS);
+        vgt_complete(&p.s[0], i, GPOINTER_TO_UINT(opcode), 0, MIB, send ? NULL : &p.s[1],
+                     0);
     }
     straight = vgt_counter("vm1", "tcp", "straight_bytes") - straight;
     g_test_message("%" G_GINT64_FORMAT " bytes of %u", straight, COUNT * MIB);

@@ -151,8 +151,7 @@ static void test_cut_for_good(gconstpointer style)
     cut(false);
     vgt_pair_reconnect(&p, &patient);
     vgt_write_once(&p, 4);
-    vgt_send(&p.s[1], 5, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[0], 0);
-    vgt_expect(p.s[1].scq, 5, PVRDMA_WC_SUCCESS);
+    vgt_complete(&p.s[1], 5, PVRDMA_WR_RDMA_WRITE, 0, 8, &p.s[0], 0);
     vgt_pair_close(&p);
     end();
 }
@@ -328,8 +327,7 @@ static void test_two_claim(gconstpointer style)
     vg_place_close(&place[0]);
     vg_place_close(&place[1]);
     vgt_write_once(&p, 2);
-    vgt_send(&p.s[1], 3, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[0], 0);
-    vgt_expect(p.s[1].scq, 3, PVRDMA_WC_SUCCESS);
+    vgt_complete(&p.s[1], 3, PVRDMA_WR_RDMA_WRITE, 0, 8, &p.s[0], 0);
     vgt_pair_close(&p);
     end();
 }

@@ -92,8 +92,7 @@ static int64_t limit(unsigned vm)
 static void exchange(struct vgt_pair *p, unsigned n)
 {
     for (unsigned i = 0; i < n; i++) {
-        vgt_send(&p->s[0], i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 5000, &p->s[1], 0);
-        vgt_expect(p->s[0].scq, i, PVRDMA_WC_SUCCESS);
+        vgt_complete(&p->s[0], i, PVRDMA_WR_RDMA_WRITE, 0, 5000, &p->s[1], 0);
     }
 }
 

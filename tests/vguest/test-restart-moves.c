@@ -285,12 +285,9 @@ static void test_log(void)
     gpa = p.s[1].mr->buf->page;
     g_assert_cmpint(log_set(p.s[1].g, VFIO_USER_FEATURE_DMA_LOGGING_START), ==, 0);
     for (unsigned i = 0; i < 3; i++) {
-        vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
-        vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+        vgt_write_once(&p, 1);
         vgt_restart(vgt_daemon);
-        vgt_send(&p.s[0], 2, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1],
-                 PVRDMA_PAGE_SIZE);
-        vgt_expect(p.s[0].scq, 2, PVRDMA_WC_SUCCESS);
+        vgt_complete(&p.s[0], 2, PVRDMA_WR_RDMA_WRITE, 0, 8, &p.s[1], PVRDMA_PAGE_SIZE);
         g_assert_true(was_stored(p.s[1].g, gpa[0]));
         g_assert_true(was_stored(p.s[1].g, gpa[1]));
         g_assert_false(was_stored(p.s[1].g, gpa[2]));
@@ -298,8 +295,7 @@ static void test_log(void)
         g_assert_false(was_stored(p.s[1].g, gpa[0]));
     }
     g_assert_cmpint(log_set(p.s[1].g, VFIO_USER_FEATURE_DMA_LOGGING_START), ==, EBUSY);
-    vgt_send(&p.s[0], 3, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, (uint32_t)size, &p.s[1], 0);
-    vgt_expect(p.s[0].scq, 3, PVRDMA_WC_SUCCESS);
+    vgt_complete(&p.s[0], 3, PVRDMA_WR_RDMA_WRITE, 0, (uint32_t)size, &p.s[1], 0);
     vg_mig_enter(p.s[1].g, STOP);
     vgt_restart(vgt_daemon);
     for (unsigned i = 0; i < 3; i++) {

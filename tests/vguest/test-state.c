@@ -426,8 +426,7 @@ static void test_reset_stale(void)
     *p.s[0].qp->rq.prod_tail = 0;
     vg_qp_to_reset(p.s[1].qp);
     vg_qp_connect(p.s[0].qp, p.s[1].qp, NULL);
-    vgt_send(&p.s[0], 9, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
-    vgt_expect(p.s[0].scq, 9, PVRDMA_WC_SUCCESS);
+    vgt_write_once(&p, 9);
     g_assert_cmpint(vg_cq_poll(p.s[0].scq, &c, 1), ==, 0);
     vgt_pair_close(&p);
 }
@@ -509,8 +508,7 @@ static void test_gid(void)
     /* In two slots it stays until both are gone. */
     g_assert_cmpint(vg_bind_gid(g, g->dsr->caps.gid_tbl_len - 1, &mine), ==, 0);
     g_assert_cmpint(vg_unbind_gid(g, g->dsr->caps.gid_tbl_len - 1, &mine), ==, 0);
-    vgt_send(&p.s[1], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[0], 0);
-    vgt_expect(p.s[1].scq, 1, PVRDMA_WC_SUCCESS);
+    vgt_complete(&p.s[1], 1, PVRDMA_WR_RDMA_WRITE, 0, 8, &p.s[0], 0);
     /* Without it the VM cannot be reached, nor reach anybody. */
     g_assert_cmpint(vg_unbind_gid(g, 0, &mine), ==, 0);
     vgt_send(&p.s[1], 2, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[0], 0);
@@ -519,8 +517,7 @@ static void test_gid(void)
     vgt_expect(p.s[0].scq, 3, PVRDMA_WC_RETRY_EXC_ERR);
     g_assert_cmpint(vg_bind_gid(g, 0, &mine), ==, 0);
     vgt_pair_reconnect(&p, &o.conn);
-    vgt_send(&p.s[1], 4, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[0], 0);
-    vgt_expect(p.s[1].scq, 4, PVRDMA_WC_SUCCESS);
+    vgt_complete(&p.s[1], 4, PVRDMA_WR_RDMA_WRITE, 0, 8, &p.s[0], 0);
     vgt_pair_close(&p);
 }
 

@@ -62,8 +62,7 @@ static void put_back_anew(const struct vgt_opts *opts, const struct anew *a)
     from = &p.s[a->sender];
     to = &p.s[1 - a->sender];
     for (unsigned i = a->rtr; i < (a->unheard ? 1 : 2); i++) {
-        vgt_send(&p.s[i], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1 - i], 0);
-        vgt_expect(p.s[i].scq, 1, PVRDMA_WC_SUCCESS);
+        vgt_complete(&p.s[i], 1, PVRDMA_WR_RDMA_WRITE, 0, 8, &p.s[1 - i], 0);
     }
     for (unsigned i = a->rnr; i < 2; i++) {
         vgt_recv(&p.s[i], 8, 64, 8);
@@ -76,8 +75,7 @@ static void put_back_anew(const struct vgt_opts *opts, const struct anew *a)
         vg_qp_to_rts(p.s[0].qp, 7, &o.conn);
     }
     for (unsigned i = 0; i < 3; i++) {
-        vgt_send(from, 2 + i, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, to, 0);
-        vgt_expect(from->scq, 2 + i, PVRDMA_WC_SUCCESS);
+        vgt_complete(from, 2 + i, PVRDMA_WR_RDMA_WRITE, 0, 8, to, 0);
     }
     if (a->rnr) {
         vgt_send(&p.s[1], 12, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
@@ -192,8 +190,7 @@ static void connect_beside_a_move(const struct vgt_opts *o, unsigned mover, bool
     fresh = p.s[1].qp;
     vgt_write_once(&p, 1);
     if (heard) {
-        vgt_send(&p.s[1], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[0], 0);
-        vgt_expect(p.s[1].scq, 1, PVRDMA_WC_SUCCESS);
+        vgt_complete(&p.s[1], 1, PVRDMA_WR_RDMA_WRITE, 0, 8, &p.s[0], 0);
     }
     connect_anew(fresh, &p.s[0], 0x123456, 0x654321);
     if (mover < 2) {

@@ -198,10 +198,16 @@ void vgt_send(struct vgt_side *s, uint64_t wr_id, uint32_t opcode, uint32_t flag
     g_assert_cmpuint(vg_post_send(s->qp, &wr, 1), ==, 1);
 }
 
+void vgt_complete(struct vgt_side *s, uint64_t wr_id, uint32_t opcode, uint64_t off,
+                  uint32_t len, const struct vgt_side *peer, uint64_t remote_off)
+{
+    vgt_send(s, wr_id, opcode, VGT_SIG, off, len, peer, remote_off);
+    vgt_expect(s->scq, wr_id, PVRDMA_WC_SUCCESS);
+}
+
 void vgt_write_once(struct vgt_pair *p, uint64_t wr_id)
 {
-    vgt_send(&p->s[0], wr_id, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p->s[1], 0);
-    vgt_expect(p->s[0].scq, wr_id, PVRDMA_WC_SUCCESS);
+    vgt_complete(&p->s[0], wr_id, PVRDMA_WR_RDMA_WRITE, 0, 8, &p->s[1], 0);
 }
 
 bool vgt_post_write(const struct vgt_pair *p, struct vg_qp *qp, uint64_t wr_id)

@@ -171,6 +171,9 @@ bool vgt_tcp_undisturbed(void);
 void vgt_send(struct vgt_side *s, uint64_t wr_id, uint32_t opcode, uint32_t flags,
               uint64_t off, uint32_t len, const struct vgt_side *peer,
               uint64_t remote_off);
+/* vgt_send(), signaled, and its completion, which says SUCCESS. */
+void vgt_complete(struct vgt_side *s, uint64_t wr_id, uint32_t opcode, uint64_t off,
+                  uint32_t len, const struct vgt_side *peer, uint64_t remote_off);
 /* Adds 1 to the first 8 bytes of @peer's memory; what they were comes to @off. */
 void vgt_count(struct vgt_side *s, uint64_t wr_id, uint64_t off,
                const struct vgt_side *peer);
