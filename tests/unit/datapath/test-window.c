@@ -127,6 +127,13 @@ static void post(uint32_t opcode, uint32_t flags)
     datapath_ring(&f.td->vm, qp->handle);
 }
 
+static void post_each(unsigned n, uint32_t opcode)
+{
+    for (unsigned i = 0; i < n; i++) {
+        post(opcode, 0);
+    }
+}
+
 static void nothing(void *arg)
 {
 }
@@ -183,6 +190,14 @@ static void expect_cqe(uint32_t n, uint32_t status)
     g_assert_cmpuint(atomic_load(qpfix_word(&f, &qp->mem, false, true)), >, n);
 }
 
+/* Those of the requests from @first to the one before @end. */
+static void expect_cqes(uint32_t first, uint32_t end, uint32_t status)
+{
+    for (uint32_t n = first; n < end; n++) {
+        expect_cqe(n, status);
+    }
+}
+
 static void expect_no_cqe(void)
 {
     settle();
@@ -225,9 +240,7 @@ static void teardown(void)
 static void test_order(void)
 {
     setup(7);
-    for (unsigned i = 0; i < 3; i++) {
-        post(PVRDMA_WR_RDMA_WRITE, 0);
-    }
+    post_each(3, PVRDMA_WR_RDMA_WRITE);
     expect_started("0 1 2");
     expect_no_cqe();
     g_assert_cmpuint(atomic_load(qpfix_word(&f, &qp->mem, false, true)), ==, 0);
@@ -272,18 +285,14 @@ static void test_fence(void)
     done(0);
     expect_started("0 1 2 3");
     done(3);
-    for (unsigned i = 0; i < 4; i++) {
-        expect_cqe(i, PVRDMA_WC_SUCCESS);
-    }
+    expect_cqes(0, 4, PVRDMA_WC_SUCCESS);
     teardown();
 }
 
 static void test_limits(void)
 {
     setup(7);
-    for (unsigned i = 0; i < 6; i++) {
-        post(PVRDMA_WR_RDMA_READ, 0);
-    }
+    post_each(6, PVRDMA_WR_RDMA_READ);
     expect_started("0 1 2 3");
     done(1);
     expect_started("0 1 2 3 4");
@@ -293,9 +302,7 @@ static void test_limits(void)
     done(3);
     done(4);
     done(5);
-    for (unsigned i = 0; i < 6; i++) {
-        expect_cqe(i, PVRDMA_WC_SUCCESS);
-    }
+    expect_cqes(0, 6, PVRDMA_WC_SUCCESS);
     teardown();
 }
 
@@ -322,9 +329,7 @@ static void test_rnr(void)
     struct outcome rnr = {.what = OUT_RNR, .status = 1 /* 10 us */};
 
     setup(2);
-    for (unsigned i = 0; i < 3; i++) {
-        post(PVRDMA_WR_RDMA_WRITE, 0);
-    }
+    post_each(3, PVRDMA_WR_RDMA_WRITE);
     expect_started("0 1 2");
     answer(1, rnr); /* so 0 was taken */
     expect_cqe(0, PVRDMA_WC_SUCCESS);
@@ -346,18 +351,14 @@ static void test_rnr_each(void)
     struct outcome rnr = {.what = OUT_RNR, .status = 1};
 
     setup(1);
-    for (unsigned i = 0; i < 3; i++) {
-        post(PVRDMA_WR_RDMA_WRITE, 0);
-    }
+    post_each(3, PVRDMA_WR_RDMA_WRITE);
     expect_started("0 1 2");
     for (unsigned i = 0; i < 3; i++) {
         answer(i, rnr);
         await_started(again[i]);
     }
     done(2);
-    for (unsigned i = 0; i < 3; i++) {
-        expect_cqe(i, PVRDMA_WC_SUCCESS);
-    }
+    expect_cqes(0, 3, PVRDMA_WC_SUCCESS);
     teardown();
 }
 
@@ -452,9 +453,7 @@ static void test_strayed(void)
         uint64_t expected = got[i];
 
         setup(7);
-        for (unsigned k = 0; k < 3; k++) {
-            post(PVRDMA_WR_RDMA_WRITE, 0);
-        }
+        post_each(3, PVRDMA_WR_RDMA_WRITE);
         expect_started("0 1 2");
         done(0);
         expect_cqe(0, PVRDMA_WC_SUCCESS);
@@ -463,9 +462,7 @@ static void test_strayed(void)
         post(PVRDMA_WR_RDMA_WRITE, 0); /* never started */
         settle();
         in_turn(do_resume, &expected);
-        expect_cqe(1, PVRDMA_WC_WR_FLUSH_ERR);
-        expect_cqe(2, PVRDMA_WC_WR_FLUSH_ERR);
-        expect_cqe(3, PVRDMA_WC_WR_FLUSH_ERR);
+        expect_cqes(1, 4, PVRDMA_WC_WR_FLUSH_ERR);
         g_assert_cmpuint(atomic_load(&qp->state), ==, PVRDMA_QPS_ERR);
         teardown();
     }
@@ -475,9 +472,7 @@ static void test_strayed(void)
 static void test_never(void)
 {
     setup(7);
-    for (unsigned i = 0; i < 3; i++) {
-        post(PVRDMA_WR_RDMA_WRITE, 0);
-    }
+    post_each(3, PVRDMA_WR_RDMA_WRITE);
     expect_started("0 1 2");
     vm_token_take(&f.td->vm);
     qp->attr.timeout = 1; /* 8 us */
@@ -555,9 +550,7 @@ static void test_halfway(void)
 static void test_silent(void)
 {
     setup(7);
-    for (unsigned i = 0; i < 3; i++) {
-        post(PVRDMA_WR_RDMA_WRITE, 0);
-    }
+    post_each(3, PVRDMA_WR_RDMA_WRITE);
     expect_started("0 1 2");
     answer(2, OUTCOME(OUT_HELD));
     expect_no_cqe();
@@ -566,9 +559,7 @@ static void test_silent(void)
     expect_no_cqe();
     await_started("0 1 2 0 1 2 0 1 2");
     done(2);
-    for (unsigned i = 0; i < 3; i++) {
-        expect_cqe(i, PVRDMA_WC_SUCCESS);
-    }
+    expect_cqes(0, 3, PVRDMA_WC_SUCCESS);
     expect_no_cqe();
     expect_started("0 1 2 0 1 2 0 1 2");
     teardown();
@@ -582,9 +573,7 @@ static void test_held_behind(void)
     setup(7);
     tries = qp->attr.retry_cnt + 1u;
     atomic_store(&alone, true);
-    for (unsigned i = 0; i < 3; i++) {
-        post(PVRDMA_WR_RDMA_WRITE, 0);
-    }
+    post_each(3, PVRDMA_WR_RDMA_WRITE);
     for (unsigned n = 1; n <= tries + 1; n++) {
         while (atomic_load(&n_started) < n) {
             g_usleep(100);
@@ -612,26 +601,20 @@ static void test_flush(void)
     post(PVRDMA_WR_RDMA_WRITE, 0);
     expect_started("0 1");
     to_state(PVRDMA_QPS_ERR);
-    for (unsigned i = 0; i < 4; i++) {
-        expect_cqe(i, PVRDMA_WC_WR_FLUSH_ERR);
-    }
+    expect_cqes(0, 4, PVRDMA_WC_WR_FLUSH_ERR);
     done(0);
     expect_no_cqe();
     teardown();
 
     /* In the middle of going back. */
     setup(7);
-    for (unsigned i = 0; i < 4; i++) {
-        post(PVRDMA_WR_RDMA_WRITE, 0);
-    }
+    post_each(4, PVRDMA_WR_RDMA_WRITE);
     expect_started("0 1 2 3");
     atomic_store(&down, true);
     in_turn(do_lost, NULL);
     settle();
     to_state(PVRDMA_QPS_ERR);
-    for (unsigned i = 0; i < 4; i++) {
-        expect_cqe(i, PVRDMA_WC_WR_FLUSH_ERR);
-    }
+    expect_cqes(0, 4, PVRDMA_WC_WR_FLUSH_ERR);
     post(PVRDMA_WR_RDMA_WRITE, 0);
     expect_cqe(4, PVRDMA_WC_WR_FLUSH_ERR);
     teardown();
@@ -640,9 +623,7 @@ static void test_flush(void)
 static void test_reset(void)
 {
     setup(7);
-    for (unsigned i = 0; i < 3; i++) {
-        post(PVRDMA_WR_RDMA_READ, 0);
-    }
+    post_each(3, PVRDMA_WR_RDMA_READ);
     expect_started("0 1 2");
     to_state(PVRDMA_QPS_RESET);
     atomic_store(qpfix_word(&f, &qp->mem, false, false), 0);
@@ -768,9 +749,7 @@ static void do_done_then_rnr(void *arg)
 static void test_waiting(void)
 {
     setup(7);
-    for (unsigned i = 0; i < 3; i++) {
-        post(PVRDMA_WR_RDMA_WRITE, 0);
-    }
+    post_each(3, PVRDMA_WR_RDMA_WRITE);
     expect_started("0 1 2");
     in_turn(do_done_then_rnr, NULL); /* 491 ms */
     expect_cqe(0, PVRDMA_WC_SUCCESS);
