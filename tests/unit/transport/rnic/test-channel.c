@@ -675,7 +675,8 @@ static void test_twice(void)
     /* Each bit, on both sides; how much one look finds is the threads'. */
     while (polls < 63 * 4) {
         for (unsigned i = 0; i < 8; i++) {
-            p.a.flow[i].to_send = p.b.flow[i].to_send = 100000;
+            p.a.flow[i].to_send += 100000;
+            p.b.flow[i].to_send += 100000;
         }
         fix_run(&p);
     }
