@@ -28,7 +28,7 @@ else ifneq ($(filter install,$(MAKECMDGOALS)),)
 endif
 
 .PHONY: all all-deb backend qemu qemu-full images guest guest-driver guest-provider deb demo demo-shell \
-        demo-hosts demo-migrate check check-vm soak soak-quick fuzz conformance bench bench-vm \
+        demo-hosts demo-migrate demo-rnic check check-vm soak soak-quick fuzz conformance bench bench-vm \
         install clean distclean help
 .DEFAULT_GOAL := all
 
@@ -101,6 +101,10 @@ demo-hosts: all
 demo-migrate: all
 	$(PYTHON) tests/vm/demo_migrate.py
 
+# DEVICE=mlx5_0 takes that NIC of this machine and starts no guest, ADDRESS=IP says which port.
+demo-rnic: $(if $(DEVICE),backend,all)
+	$(PYTHON) tests/l1/demo_rnic.py $(if $(DEVICE),--device $(DEVICE)) $(if $(ADDRESS),--address $(ADDRESS))
+
 check: all-deb
 	$(PYTHON) tests/run-check.py --builddir=$(BUILD)
 
@@ -162,6 +166,9 @@ help:
 	@echo "                  our parts over TCP, soft-RoCE, siw; as root"
 	@echo "make demo-migrate two of three guests move to a second host and back in the"
 	@echo "                  middle of traffic; shows each second and the cost; as root"
+	@echo "make demo-rnic    native verbs beside the paths between two VMs, on a host (a guest)"
+	@echo "                  with soft-RoCE, then traffic while its link goes down and up;"
+	@echo "                  DEVICE=NAME: this machine's NIC instead"
 	@echo "make check        the core of the tests, then those shards of soak that are due and"
 	@echo "                  fit into BUDGET=28 minutes; ends with 'N passed, N failed, N"
 	@echo "                  skipped'; a shard that is due and does not fit is skipped"

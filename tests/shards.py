@@ -60,8 +60,8 @@ SHARDS = {
                       GUESTS + ['packaging', 'tests/vguest'], 'vm'),
     'users': Shard('connection manager, pyverbs on the stock parts, SMC-R and other applications, '
                    'a wire that fails, siw', GUESTS, 'vm'),
-    'rnic-l1': Shard('the daemon on a host with an RDMA NIC: soft-RoCE of Linux 6.12, siw',
-                     GUESTS + ['tests/l1', 'tests/softnic'], 'vm'),
+    'rnic-l1': Shard('the daemon on a host with an RDMA NIC: soft-RoCE of Linux 6.12, siw; demo',
+                     GUESTS + ['tests/l1', 'tests/softnic', 'tests/vguest', 'tests/bench'], 'vm'),
     'storage': Shard('NVMe, NFS and iSER for minutes', GUESTS, 'vm'),
     'demos': Shard('the demos, two adapters, network devices, statistics, events',
                    GUESTS + ['packaging', 'Makefile'], 'vm'),
