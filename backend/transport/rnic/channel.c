@@ -33,11 +33,6 @@
 
 #include "base/log.h"
 
-#define FIRST_FLOWS 64u
-
-/* A closed flow's place: what comes for it is dropped. */
-struct rnic_flow channel_closed = {.deaf = true};
-
 /* ---- blocks ---------------------------------------------------------------------- */
 
 struct rnic_block *rnic_block_new(struct ibv_pd *pd, enum rnic_side side, unsigned n,
@@ -74,7 +69,13 @@ struct rnic_block *rnic_block_new(struct ibv_pd *pd, enum rnic_side side, unsign
 
 void rnic_block_free(struct rnic_block *b)
 {
-    rnic_verbs->dereg_mr(b->mr);
+    int err = rnic_verbs->dereg_mr(b->mr);
+
+    if (err) { /* the NIC may still store into it */
+        log_msg(LOG_LVL_ERROR, "%zu bytes of a channel stay registered: %s",
+                (size_t)b->n * b->size, g_strerror(abs(err)));
+        return;
+    }
     free(b->memory);
     free(b);
 }
@@ -84,12 +85,15 @@ void rnic_block_free(struct rnic_block *b)
 struct rnic_channel *rnic_channel_new(const struct rnic_channel_config *config)
 {
     unsigned class = rnic_size_class(config->peer_size);
-    struct rnic_channel *ch = calloc(1, sizeof(*ch));
     struct rnic_buffer *all[RNIC_BLOCK_BUFFERS];
+    struct rnic_channel *ch;
 
-    g_assert(class < RNIC_SIZES && config->peer_receives >= 2 &&
-             config->peer_receives <= RNIC_BLOCK_BUFFERS && config->tx->n >= 2 &&
-             config->rx->n >= 2);
+    g_assert(config->tx->n >= 2 && config->rx->n >= 2);
+    if (class == RNIC_SIZES || config->peer_receives < 2 ||
+        config->peer_receives > RNIC_BLOCK_BUFFERS) {
+        return NULL;
+    }
+    ch = calloc(1, sizeof(*ch));
     if (!ch) {
         return NULL;
     }
@@ -104,10 +108,11 @@ struct rnic_channel *rnic_channel_new(const struct rnic_channel_config *config)
     ch->log = config->log;
     ch->name = config->name;
     ch->max_size = config->max_size;
-    ch->self.channel = ch;
     TAILQ_INIT(&ch->wanting);
     TAILQ_INIT(&ch->keeping);
     TAILQ_INIT(&ch->blocks);
+    TAILQ_INIT(&ch->messages);
+    TAILQ_INIT(&ch->opens);
     ch->tx.left[class] = ch->tx.n_left = config->peer_receives;
     ch->tx.low = ch->tx.high = class;
     for (unsigned i = 0; i < config->rx->n; i++) {
@@ -138,15 +143,12 @@ void rnic_channel_free(struct rnic_channel *ch)
 {
     struct rnic_block *b;
 
-    for (uint32_t i = 0; i < ch->n_flows; i++) {
-        g_assert(!ch->flow[i] || ch->flow[i] == &channel_closed);
-    }
+    channel_drop_places(ch);
     rnic_cq_leave(ch->cq, ch);
     while ((b = TAILQ_FIRST(&ch->blocks))) {
         TAILQ_REMOVE(&ch->blocks, b, link);
         ch->ops->spare(ch, b);
     }
-    free(ch->flow);
     free(ch);
 }
 
@@ -163,11 +165,6 @@ enum rnic_phase rnic_channel_phase(const struct rnic_channel *ch)
 uint64_t rnic_channel_heard(const struct rnic_channel *ch)
 {
     return ch->heard;
-}
-
-struct rnic_flow *rnic_channel_self(struct rnic_channel *ch)
-{
-    return &ch->self;
 }
 
 void rnic_channel_grow(struct rnic_channel *ch, enum rnic_side side, struct rnic_block *b)
@@ -199,114 +196,13 @@ void channel_retire(struct rnic_channel *ch, struct rnic_block *b)
     }
 }
 
-/* ---- flows ------------------------------------------------------------------------- */
-
-/* A free index; 0: there is none. */
-static uint32_t channel_free_index(struct rnic_channel *ch)
-{
-    uint32_t n = ch->n_flows ? 2 * ch->n_flows : FIRST_FLOWS;
-    struct rnic_flow **flow;
-
-    for (uint32_t i = 0; i < ch->n_flows; i++) {
-        uint32_t index = (ch->next_flow + i) % ch->n_flows;
-
-        if (index && !ch->flow[index]) {
-            return index;
-        }
-    }
-    flow = n <= RNIC_FLOWS ? realloc(ch->flow, n * sizeof(struct rnic_flow *)) : NULL;
-    if (!flow) {
-        return 0;
-    }
-    memset(flow + ch->n_flows, 0, (n - ch->n_flows) * sizeof(struct rnic_flow *));
-    ch->flow = flow;
-    ch->next_flow = MAX(ch->n_flows, 1);
-    ch->n_flows = n;
-    return ch->next_flow;
-}
-
-bool rnic_flow_open(struct rnic_channel *ch, struct rnic_flow *f)
-{
-    uint32_t index = channel_free_index(ch);
-
-    *f = (struct rnic_flow){.channel = ch, .index = index};
-    if (index) {
-        ch->flow[index] = f;
-        ch->next_flow = index + 1;
-    }
-    return index;
-}
-
-void rnic_flow_close(struct rnic_flow *f)
-{
-    rnic_flow_want(f, false);
-    channel_forget(f);
-    f->channel->flow[f->index] = &channel_closed;
-}
-
-void rnic_channel_release(struct rnic_channel *ch, uint32_t index)
-{
-    g_assert(index < ch->n_flows && ch->flow[index] == &channel_closed);
-    ch->flow[index] = NULL;
-}
-
-void rnic_flow_want(struct rnic_flow *f, bool wants)
-{
-    struct rnic_channel *ch = f->channel;
-
-    if (wants == f->wants) {
-        return;
-    }
-    f->wants = wants;
-    if (!wants) {
-        TAILQ_REMOVE(&ch->wanting, f, want);
-    } else if (f == &ch->self) {
-        TAILQ_INSERT_HEAD(&ch->wanting, f, want);
-    } else {
-        TAILQ_INSERT_TAIL(&ch->wanting, f, want);
-    }
-    channel_touch(ch);
-}
-
-ssize_t rnic_flow_send(struct rnic_flow *f, const uint8_t *bytes, size_t len)
-{
-    struct rnic_channel *ch = f->channel;
-    struct rnic_frame frame = {.index = f->peer_index, .kind = RNIC_DATA};
-    bool shared = !TAILQ_EMPTY(&ch->wanting);
-    size_t most = shared ? MIN(len, f->allowance) : len, done = 0;
-    ssize_t n;
-
-    g_assert(f->peer_index);
-    if (ch->phase > RNIC_UP) {
-        return -1;
-    }
-    while (done < most &&
-           (n = channel_stage(ch, &frame, bytes + done, most - done, false)) > 0) {
-        done += (size_t)n;
-    }
-    f->allowance -= shared ? (uint32_t)done : 0;
-    return ch->phase > RNIC_UP ? -1 : (ssize_t)done;
-}
-
-bool rnic_channel_tell(struct rnic_channel *ch, enum rnic_kind kind, const uint8_t *bytes,
-                       size_t len)
-{
-    struct rnic_frame frame = {.kind = kind};
-
-    g_assert(kind != RNIC_DATA && len <= RNIC_SIZE_MIN - RNIC_SEND_HEADER - RNIC_FRAME);
-    if (channel_stage(ch, &frame, bytes, len, true) >= 0) {
-        return true;
-    }
-    rnic_flow_want(&ch->self, true);
-    return false;
-}
-
 /* Those that want to send may, as long as there is room: as many as may find some. */
 static void channel_serve(struct rnic_channel *ch)
 {
     struct rnic_flow *f;
 
-    for (unsigned n = ch->tx.n_free; n && channel_has_room(ch); n--) {
+    for (unsigned n = ch->tx.n_free;
+         n && channel_stage_messages(ch) && channel_has_room(ch); n--) {
         f = TAILQ_FIRST(&ch->wanting);
         if (!f) {
             break;
@@ -340,7 +236,8 @@ static void channel_check_broken(struct rnic_channel *ch)
 {
     struct rnic_rx *rx = &ch->rx;
     uint64_t now = ch->cq->now;
-    bool back = !rnic_ring_used(&rx->ring), all;
+    /* While the host QP is not in ERR more may come, even with no receive for it. */
+    bool back = !rnic_ring_used(&rx->ring) && (ch->in_err || rx->flushed), all;
     struct rnic_flow *f;
 
     if (!ch->break_until) {
@@ -350,7 +247,7 @@ static void channel_check_broken(struct rnic_channel *ch)
     if (rx->flushed) {
         ch->break_until = MIN(ch->break_until, now + RNIC_FLUSH_NS);
     }
-    if ((!back || rx->kept) && now < ch->break_until) {
+    if ((!back || rx->kept) && ch->cq->ripe < ch->break_until) {
         channel_due(ch, ch->break_until);
         return;
     }
@@ -367,18 +264,18 @@ static void channel_check_broken(struct rnic_channel *ch)
 
 static void channel_check_silence(struct rnic_channel *ch)
 {
-    uint64_t now = ch->cq->now;
+    uint64_t now = ch->cq->now, ripe = ch->cq->ripe;
 
     if (!ch->since) {
         return;
     }
-    if (!ch->probed && now >= ch->since + RNIC_SILENCE_NS) {
+    if (!ch->probed && ripe >= ch->since + RNIC_SILENCE_NS) {
         channel_post_staged(ch);
         if (channel_say(ch, RNIC_SEND_PROBE)) {
             ch->sent_since = false;
         }
         ch->probed = now;
-    } else if (ch->probed && now >= ch->probed + RNIC_SILENCE_NS) {
+    } else if (ch->probed && ripe >= ch->probed + RNIC_SILENCE_NS) {
         channel_fail(ch, "the peer is silent");
         return;
     }
@@ -387,13 +284,13 @@ static void channel_check_silence(struct rnic_channel *ch)
 
 void channel_tick(struct rnic_channel *ch)
 {
-    uint64_t now = ch->cq->now;
-
-    if (ch->rx.withheld && now >= ch->rx.withheld + RNIC_KEPT_NS) {
-        channel_overrun(ch);
-    }
-    if (ch->rx.withheld) {
-        channel_due(ch, MAX(ch->rx.withheld + RNIC_KEPT_NS, now + 1));
+    if (ch->phase <= RNIC_UP && ch->rx.withheld) {
+        if (ch->cq->ripe >= ch->rx.withheld + RNIC_KEPT_NS) {
+            channel_overrun(ch);
+        }
+        if (ch->rx.withheld) {
+            channel_due(ch, MAX(ch->rx.withheld + RNIC_KEPT_NS, ch->cq->now + 1));
+        }
     }
     if (ch->phase == RNIC_UP) {
         channel_check_silence(ch);
@@ -401,6 +298,13 @@ void channel_tick(struct rnic_channel *ch)
     if (ch->phase == RNIC_BREAKING) {
         channel_check_broken(ch);
     }
+}
+
+void channel_begin_anew(struct rnic_channel *ch)
+{
+    ch->since = ch->since ? ch->cq->now : 0;
+    ch->probed = 0;
+    ch->rx.withheld = ch->rx.withheld ? ch->cq->now : 0;
 }
 
 void channel_looked(struct rnic_channel *ch)
@@ -418,6 +322,7 @@ void channel_flush(struct rnic_channel *ch)
     if (ch->phase != RNIC_UP) {
         return;
     }
+    channel_stage_messages(ch);
     channel_post_staged(ch);
     if (channel_owes(ch)) {
         channel_say(ch, 0);
@@ -453,4 +358,10 @@ void rnic_channel_break(struct rnic_channel *ch, const char *why)
         log_about(LOG_LVL_DEBUG, ch->log, "channel %s is broken: %s", ch->name, why);
         channel_begin_break(ch);
     }
+}
+
+void rnic_channel_in_err(struct rnic_channel *ch)
+{
+    ch->in_err = true;
+    channel_touch(ch);
 }

@@ -31,6 +31,10 @@ struct rnic_flow;
 #define RNIC_FIRST_BUFFERS 8u
 /* Flows of one channel. */
 #define RNIC_FLOWS 65536u
+/* What rnic_flow_begin(), _accept() and _refuse() may tell the peer, at most. */
+#define RNIC_OPEN_MAX 1024u
+/* OPENs that are not answered, at most: a peer with more lies, own ones wait. */
+#define RNIC_OPENS 256u
 
 struct rnic_buffer {
     struct rnic_block *block;
@@ -55,11 +59,16 @@ enum rnic_side { RNIC_TX, RNIC_RX };
 /* For receives (@side RNIC_RX) or SENDs; NULL: an errno says why.  Both block. */
 struct rnic_block *rnic_block_new(struct ibv_pd *pd, enum rnic_side side, unsigned n,
                                   uint32_t size);
+/* What the NIC does not let go of is not freed, but logged. */
 void rnic_block_free(struct rnic_block *b);
 
 /*
- * What a channel asks of its owner.  None of these frees the channel, nor closes a flow
- * in take().
+ * What a channel asks of its owner.  None of these frees the channel.  They may close
+ * flows; one that is closed in a call for it is not begun again in that call.
+ *
+ * Nothing is posted while completions are taken, which is when take(), open(), opened()
+ * and closed() are called: meanwhile rnic_flow_send() takes nothing, and OPEN, OPENED and
+ * CLOSE wait.  (But for those that rnic_flow_go_on() calls.)
  */
 struct rnic_channel_ops {
     /*
@@ -69,20 +78,34 @@ struct rnic_channel_ops {
     bool (*take)(struct rnic_flow *f, const uint8_t *bytes, size_t len);
     /* @f, which wanted that, may send; it has to ask again for the next time. */
     void (*writable)(struct rnic_flow *f);
-    /* Too much came for @f while it took nothing; nothing comes for it any more. */
+    /* Too much came for @f while it took nothing; no bytes come for it any more. */
     void (*overrun)(struct rnic_flow *f);
-    /* A frame of the channel's own, of RNIC_OPEN ...  False: the peer makes no sense. */
-    bool (*control)(struct rnic_channel *ch, enum rnic_kind kind, const uint8_t *bytes,
-                    size_t len);
+    /*
+     * The peer opens a flow: rnic_flow_accept() or rnic_flow_refuse(), now or later.
+     * False: it makes no sense.
+     */
+    bool (*open)(struct rnic_channel *ch, uint32_t peer_index, const uint8_t *bytes,
+                 size_t len);
+    /*
+     * What became of rnic_flow_begin(); not @accepted: @f is to be closed.  False: the
+     * peer makes no sense.
+     */
+    bool (*opened)(struct rnic_flow *f, bool accepted, const uint8_t *bytes, size_t len);
+    /* The peer has closed its end: nothing comes for @f any more, it is to be closed. */
+    void (*closed)(struct rnic_flow *f);
     /* A block is wanted: rnic_channel_grow() says what became of that, later. */
     void (*grow)(struct rnic_channel *ch, enum rnic_side side, unsigned n, uint32_t size);
     /* Nothing uses @b any more. */
     void (*spare)(struct rnic_channel *ch, struct rnic_block *b);
-    /* It breaks: put the host QP to ERR, on lane BREAK; nothing is waited for here. */
+    /*
+     * It breaks: put the host QP to ERR, on lane BREAK, and then call
+     * rnic_channel_in_err(); nothing is waited for here.
+     */
     void (*to_err)(struct rnic_channel *ch);
     /*
      * It is broken: nothing comes any more.  @all: all that the peer's SENDs brought was
-     * given to take(), and nothing else can have come.
+     * given to take(), but for flows that were closed or overrun, and nothing else can
+     * have come.
      */
     void (*broken)(struct rnic_channel *ch, bool all);
 };
@@ -92,7 +115,8 @@ struct rnic_channel_ops {
  *
  *   RNIC_MADE      receives are posted, nothing is sent
  *   RNIC_UP        both directions
- *   RNIC_BREAKING  what came is taken, nothing is sent; ends when all receives are back
+ *   RNIC_BREAKING  what came is taken, nothing is sent; ends when the host QP is in ERR
+ *                  and all receives are back, or after a second
  *   RNIC_BROKEN    @broken was called
  */
 enum rnic_phase { RNIC_MADE, RNIC_UP, RNIC_BREAKING, RNIC_BROKEN };
@@ -111,8 +135,9 @@ struct rnic_channel_config {
 };
 
 /*
- * NULL: no place in @cq, no memory, or receives cannot be posted: the blocks are still
- * the caller's, and the host QP is of no use.
+ * NULL: what the peer says it has posted makes no sense, no place in @cq, no memory, or
+ * receives cannot be posted: the blocks are still the caller's, and the host QP is of no
+ * use.
  */
 struct rnic_channel *rnic_channel_new(const struct rnic_channel_config *config);
 /* The host QP is connected, and we may send. */
@@ -127,13 +152,11 @@ enum rnic_phase rnic_channel_phase(const struct rnic_channel *ch);
  * completion queue; broken() comes within a second of the first one.
  */
 void rnic_channel_break(struct rnic_channel *ch, const char *why);
+/* The host QP is in ERR, by to_err(). */
+void rnic_channel_in_err(struct rnic_channel *ch);
 /* What became of grow(); NULL: not now. */
 void rnic_channel_grow(struct rnic_channel *ch, enum rnic_side side,
                        struct rnic_block *b);
-/* A frame of the channel's own.  False: writable() of rnic_channel_self() will tell. */
-bool rnic_channel_tell(struct rnic_channel *ch, enum rnic_kind kind, const uint8_t *bytes,
-                       size_t len);
-struct rnic_flow *rnic_channel_self(struct rnic_channel *ch);
 /* The most that one frame carries now; it does not shrink. */
 uint32_t rnic_channel_room(const struct rnic_channel *ch);
 /* ns, when the peer was heard last; 0: never. */
@@ -143,10 +166,11 @@ uint64_t rnic_channel_heard(const struct rnic_channel *ch);
 struct rnic_flow {
     struct rnic_channel *channel; /* constant */
     uint32_t index;               /* constant: the peer's frames have it */
-    uint32_t peer_index;          /* the peer's for ours; 0: not known yet */
+    uint32_t peer_index;          /* the peer's for ours; 0: it has not opened it */
     bool wants;                   /* to send, in channel->wanting */
     bool waits;                   /* takes nothing */
     bool deaf;                    /* what comes is dropped */
+    bool ends;                    /* closed() follows what is kept */
     uint32_t allowance;           /* bytes that it may send before others that want to */
     GByteArray *kept;             /* what came meanwhile */
     size_t kept_at;
@@ -154,15 +178,32 @@ struct rnic_flow {
     TAILQ_ENTRY(rnic_flow) keep;
 };
 
-/* False: the channel has no index left, and there is nothing to close. */
-bool rnic_flow_open(struct rnic_channel *ch, struct rnic_flow *f);
-/* @f is the caller's again; what comes for its index is dropped, until that is released:
- * when the peer sends no more to it. */
+/*
+ * Open @f; opened() will tell.  The peer's open() has @bytes, RNIC_OPEN_MAX at most.
+ * False: there is no index, too many wait to be opened, or the channel breaks; there is
+ * nothing to close.
+ */
+bool rnic_flow_begin(struct rnic_channel *ch, struct rnic_flow *f, const uint8_t *bytes,
+                     size_t len);
+/*
+ * Answer the OPEN of @peer_index; the peer's opened() has @bytes.  @f may be sent on at
+ * once.  False: there is no index, and it is to be refused; or the channel breaks.
+ */
+bool rnic_flow_accept(struct rnic_channel *ch, struct rnic_flow *f, uint32_t peer_index,
+                      const uint8_t *bytes, size_t len);
+void rnic_flow_refuse(struct rnic_channel *ch, uint32_t peer_index, const uint8_t *bytes,
+                      size_t len);
+/*
+ * In any phase.  @f is the caller's again; what comes for it is dropped.  What was sent
+ * on it goes out, and behind that the peer's closed().
+ */
 void rnic_flow_close(struct rnic_flow *f);
-void rnic_channel_release(struct rnic_channel *ch, uint32_t index);
-/* How many of the bytes were taken; -1: the channel breaks. */
+/*
+ * How many of the bytes were taken; -1: the channel breaks.  @f was opened, by either
+ * side.
+ */
 ssize_t rnic_flow_send(struct rnic_flow *f, const uint8_t *bytes, size_t len);
-/* Call writable() when it may send more, once; or do not. */
+/* Call writable() when it may send more, once; or do not.  @f was opened. */
 void rnic_flow_want(struct rnic_flow *f, bool wants);
 /* It takes what comes again; first what came meanwhile. */
 void rnic_flow_go_on(struct rnic_flow *f);

@@ -20,6 +20,8 @@
 #define RNIC_BREAK_NS 1000000000u
 /* ... nor by then, behind one that came back unused. */
 #define RNIC_FLUSH_NS 100000000u
+/* OPENs of ours that wait to be sent. */
+#define RNIC_OPENS_WAIT 4096u
 /* Before a block is asked for again. */
 #define RNIC_GROW_NS 1000000000u
 
@@ -77,6 +79,27 @@ struct rnic_rx {
     bool liar;        /* what the peer sends is not looked at any more */
 };
 
+/* OPEN, OPENED or CLOSE, that waits to be sent. */
+struct rnic_message {
+    TAILQ_ENTRY(rnic_message) link;
+    enum rnic_kind kind;
+    uint32_t index; /* OPEN: ours */
+    uint32_t len;
+    uint8_t bytes[];
+};
+TAILQ_HEAD(rnic_messages, rnic_message);
+
+/* What an index of ours stands for; channel_flow.c. */
+struct rnic_place {
+    struct rnic_flow *flow;    /* NULL: it is free, or the flow is closed */
+    struct rnic_message *open; /* ours, that waits */
+    uint32_t peer_index;       /* 0: not known: it is not open, or refused */
+    uint32_t next;             /* in the list of free ones; 0: none */
+    bool used;                 /* not free */
+    bool asked;                /* OPENED has not come */
+    bool closed, peer_closed;  /* by us; by the peer */
+};
+
 struct rnic_channel {
     struct rnic_cq *cq;
     struct ibv_qp *qp;
@@ -89,10 +112,13 @@ struct rnic_channel {
     struct rnic_tx tx;
     struct rnic_rx rx;
 
-    /* Flows by index; NULL: free; &channel_closed: closed, and not released. */
-    struct rnic_flow **flow;
-    uint32_t n_flows, next_flow;
-    struct rnic_flow self;
+    struct rnic_place *place; /* by index, from 1 */
+    uint32_t n_places, first_free, last_free;
+    uint8_t peer_uses[RNIC_FLOWS / 8]; /* a bit for each index of the peer's */
+    struct rnic_messages messages;     /* OPENED, CLOSE */
+    struct rnic_messages opens;        /* sent behind all of these */
+    unsigned n_opens;
+    unsigned asked, peer_asked; /* OPENs sent and not answered; received, likewise */
     TAILQ_HEAD(, rnic_flow) wanting, keeping;
     TAILQ_HEAD(, rnic_block) blocks;
 
@@ -101,6 +127,7 @@ struct rnic_channel {
     uint64_t probed;      /* ns, when it was asked to answer; 0: it was not */
     bool sent_since;      /* frames, since a PROBE was: its answer is not about them */
     uint64_t break_until; /* ns; 0: not set yet */
+    bool in_err;          /* the host QP is, by our doing */
     struct deadline deadline;
 
     /* The completion queue's. */
@@ -121,9 +148,27 @@ void channel_fail(struct rnic_channel *ch, const char *why);
 void channel_retire(struct rnic_channel *ch, struct rnic_block *b);
 /* Its time has come. */
 void channel_tick(struct rnic_channel *ch);
+/* Nobody has looked for a while: clocks begin anew. */
+void channel_begin_anew(struct rnic_channel *ch);
 /* At the end of a look; of a turn. */
 void channel_looked(struct rnic_channel *ch);
 void channel_flush(struct rnic_channel *ch);
+
+/* ---- channel_flow.c ---- */
+
+/* A free index for @f, which is open for the peer's @peer_index.  False: there is none.
+ */
+bool channel_take_place(struct rnic_channel *ch, struct rnic_flow *f,
+                        uint32_t peer_index);
+/* NULL: there is none with this index that the peer may send to. */
+struct rnic_place *channel_place(struct rnic_channel *ch, uint32_t index);
+/* A frame of the channel itself.  NULL, or what is wrong with it. */
+const char *channel_control(struct rnic_channel *ch, const struct rnic_frame *h,
+                            const uint8_t *bytes);
+/* What waits to be sent.  False: something still does, and goes before any DATA. */
+bool channel_stage_messages(struct rnic_channel *ch);
+/* All flows are closed. */
+void channel_drop_places(struct rnic_channel *ch);
 
 /* ---- channel_tx.c ---- */
 
@@ -156,7 +201,5 @@ bool channel_owes(const struct rnic_channel *ch);
 void channel_forget(struct rnic_flow *f);
 /* Too much is kept for too long: the flow with most of it is overrun. */
 void channel_overrun(struct rnic_channel *ch);
-
-extern struct rnic_flow channel_closed;
 
 #endif /* PVRDMAD_RNIC_CHANNEL_INTERNAL_H */

@@ -146,21 +146,36 @@ void channel_overrun(struct rnic_channel *ch)
 
 void rnic_flow_go_on(struct rnic_flow *f)
 {
+    GByteArray *kept = f->kept ? g_byte_array_ref(f->kept) : NULL;
+    struct rnic_channel *ch = f->channel;
+    uint32_t index = f->index;
+    bool more = true;
+
     f->waits = false;
-    while (f->kept && !f->waits && f->kept_at < f->kept->len) {
-        size_t n = MIN(f->kept->len - f->kept_at, RNIC_QUANTUM);
+    while (kept && more && f->kept_at < kept->len) {
+        size_t n = MIN(kept->len - f->kept_at, RNIC_QUANTUM);
 
         f->kept_at += n;
-        f->channel->rx.kept -= n;
-        f->waits = !f->channel->ops->take(f, f->kept->data + f->kept_at - n, n);
+        ch->rx.kept -= n;
+        more = ch->ops->take(f, kept->data + f->kept_at - n, n);
+        if (ch->place[index].flow != f) { /* it is closed */
+            g_byte_array_unref(kept);
+            return;
+        }
     }
-    if (!f->waits || (f->kept && f->kept_at == f->kept->len)) {
+    f->waits = !more;
+    if (kept && f->kept_at == kept->len) {
         channel_forget(f);
-    } else if (f->kept && f->kept_at > f->kept->len / 2) {
-        g_byte_array_remove_range(f->kept, 0, (guint)f->kept_at);
+    } else if (kept && f->kept_at > kept->len / 2) {
+        g_byte_array_remove_range(kept, 0, (guint)f->kept_at);
         f->kept_at = 0;
     }
-    rx_kept(f->channel);
+    rx_kept(ch);
+    g_clear_pointer(&kept, g_byte_array_unref);
+    if (f->ends && more) {
+        f->ends = false;
+        ch->ops->closed(f);
+    }
 }
 
 /* ---- frames -------------------------------------------------------------------- */
@@ -175,24 +190,28 @@ static void rx_lie(struct rnic_channel *ch, const char *what)
 static const char *rx_frame(struct rnic_channel *ch, const struct rnic_frame *h,
                             const uint8_t *bytes)
 {
+    struct rnic_place *place;
     struct rnic_flow *f;
+    bool more;
 
     if (!h->index) {
-        return ch->ops->control(ch, h->kind, bytes, h->len)
-                   ? NULL
-                   : "a frame of the channel that makes no sense";
+        return channel_control(ch, h, bytes);
     }
-    f = h->index < ch->n_flows ? ch->flow[h->index] : NULL;
-    if (!f) {
+    place = channel_place(ch, h->index);
+    if (!place) {
         return "a frame for a queue pair that is not on it";
     }
-    if (f->deaf) {
+    f = place->flow;
+    if (!f || f->deaf) {
         return NULL;
     }
     if (f->waits) {
         rx_keep(f, bytes, h->len);
-    } else {
-        f->waits = !ch->ops->take(f, bytes, h->len);
+        return NULL;
+    }
+    more = ch->ops->take(f, bytes, h->len);
+    if (ch->place[h->index].flow == f) { /* it is not closed */
+        f->waits = !more;
     }
     return NULL;
 }

@@ -10,22 +10,35 @@
  * is out of them, its peer has receives to tell of; and if the peer could not say so, its
  * last SEND of that kind would have brought this side a credit, which it would have.
  *
+ * This holds as each SEND tells of all that was received before it: receives are posted
+ * again behind each batch of completions, and no SEND is filled or posted within one.  A
+ * side that withholds what it should tell keeps a credit to tell it with, whatever its
+ * peer has said, and does not say BACK.
+ *
+ * OPEN, OPENED and CLOSE go before DATA.
+ *
  * No more than 1 MiB and a block's buffers are posted at a time; one buffer is kept for
  * what is told.
  */
 #include "transport/rnic/channel_internal.h"
 
-/* Is there a credit for frames? */
-static bool tx_has_credit(const struct rnic_tx *tx)
+/* Is there something to be told that is not? */
+static bool tx_withholds(const struct rnic_channel *ch)
 {
-    return tx->n_left > (tx->control_used ? 0 : 1);
+    return ch->rx.withheld && ch->rx.owed;
+}
+
+/* Is there a credit for frames? */
+static bool tx_has_credit(const struct rnic_channel *ch)
+{
+    return ch->tx.n_left > (ch->tx.control_used && !tx_withholds(ch) ? 0 : 1);
 }
 
 static bool tx_may_open(const struct rnic_channel *ch)
 {
     const struct rnic_tx *tx = &ch->tx;
 
-    return ch->phase == RNIC_UP && tx_has_credit(tx) && tx->n_free > 1 &&
+    return ch->phase == RNIC_UP && tx_has_credit(ch) && tx->n_free > 1 &&
            tx->bytes < RNIC_POSTED_BYTES && rnic_ring_used(&tx->ring) < RNIC_POSTED - 1;
 }
 
@@ -75,7 +88,9 @@ static bool tx_post(struct rnic_channel *ch, uint8_t flags)
                              .opcode = IBV_WR_SEND},
                        *bad;
 
-    flags |= (rx->back ? RNIC_SEND_BACK : 0) | (rx->answer ? RNIC_SEND_ANSWER : 0) |
+    bool back = rx->back && !tx_withholds(ch);
+
+    flags |= (back ? RNIC_SEND_BACK : 0) | (rx->answer ? RNIC_SEND_ANSWER : 0) |
              (tx->starved ? RNIC_SEND_STARVED : 0);
     rnic_put_send(b->data, &(struct rnic_send_head){flags, (uint16_t)tells,
                                                     tells ? rx->block->size : 0});
@@ -95,7 +110,8 @@ static bool tx_post(struct rnic_channel *ch, uint8_t flags)
     rx->told += tells;
     rx->owed -= tells;
     rx->used = rx->owed ? rx->used : 0;
-    rx->back = rx->answer = false;
+    rx->back &= !back;
+    rx->answer = false;
     if (b->len > RNIC_SEND_HEADER) { /* frames: to be reacted to */
         ch->sent_since = true;
         if (!ch->since) {
@@ -124,7 +140,7 @@ bool channel_say(struct rnic_channel *ch, enum rnic_send_flag flags)
     }
     if (tells && !tx->control_used && tx->n_left && !(flags & RNIC_SEND_PROBE)) {
         flags |= RNIC_SEND_CONTROL;
-    } else if (!tx_has_credit(tx)) {
+    } else if (!tx_has_credit(ch)) {
         return false;
     }
     tx_open(tx);
@@ -144,6 +160,8 @@ ssize_t channel_stage(struct rnic_channel *ch, const struct rnic_frame *f,
     struct rnic_tx *tx = &ch->tx;
     struct rnic_frame frame = *f;
     uint32_t least = RNIC_FRAME + (whole ? (uint32_t)len : 1);
+
+    g_assert(!ch->cq->taking);
 
     if (tx->open && least > tx->cap - tx->fill && !tx_post(ch, 0)) {
         return -1;

@@ -4,8 +4,6 @@
 
 #include "transport/rnic/channel_internal.h"
 
-#define BATCH 16
-
 /* A work request's ID: what it is, 23 bits of generation, 8 of place, 32 of number. */
 #define WR_SEND            (1ull << 63)
 #define WR_GENERATION_MASK 0x7fffffu
@@ -83,60 +81,91 @@ static void cq_die(struct rnic_cq *cq)
     }
 }
 
-/* How many there were, of a batch. */
-static int cq_poll(struct rnic_cq *cq)
+bool rnic_cq_peek(struct rnic_cq *cq)
 {
-    struct ibv_wc wc[BATCH];
-    struct rnic_channel *ch;
-    int n = cq->dead ? 0 : rnic_verbs->poll_cq(cq->cq, BATCH, wc);
+    int n;
 
-    if (n < 0 || n > BATCH) {
+    if (cq->wc_first != cq->wc_next) {
+        return true;
+    }
+    n = cq->dead ? 0 : rnic_verbs->poll_cq(cq->cq, RNIC_CQ_BATCH, cq->wc);
+    if (n < 0 || n > (int)RNIC_CQ_BATCH) {
         cq_die(cq);
         n = 0;
     }
-    for (int i = 0; i < n; i++) {
-        cq_completion(cq, &wc[i]);
-    }
-    if (n) {
-        TAILQ_FOREACH(ch, &cq->touched, touch)
-        {
-            channel_repost(ch);
-        }
-    }
+    cq->wc_first = 0;
+    cq->wc_next = (unsigned)n;
     return n;
 }
 
-static void cq_looked(struct rnic_cq *cq)
+/* Take what was polled, about @most bytes.  How much it was. */
+static size_t cq_take(struct rnic_cq *cq, size_t most)
 {
     struct rnic_channel *ch;
+    size_t taken = 0;
 
+    cq->taking = true;
+    while (cq->wc_first != cq->wc_next && taken < most) {
+        const struct ibv_wc *wc = &cq->wc[cq->wc_first++];
+
+        taken += RNIC_CQ_COST;
+        if (!(wc->wr_id & WR_SEND) && wc->status == IBV_WC_SUCCESS) {
+            taken += MIN(wc->byte_len, RNIC_SIZE_MAX);
+        }
+        cq_completion(cq, wc);
+    }
+    cq->taking = false;
+    TAILQ_FOREACH(ch, &cq->touched, touch)
+    {
+        channel_repost(ch);
+    }
+    return taken;
+}
+
+/* Has nobody looked, though there was something to look at? */
+static bool cq_was_away(const struct rnic_cq *cq, uint64_t now)
+{
+    uint64_t from = cq->armed ? MAX(cq->now, deadlines_next(&cq->deadlines)) : cq->now;
+
+    return now > from && now - from > RNIC_CQ_AWAY_NS;
+}
+
+bool rnic_cq_look(struct rnic_cq *cq, uint64_t now, size_t most)
+{
+    bool away = cq_was_away(cq, now), more;
+    struct rnic_channel *ch;
+    struct deadline *d;
+
+    cq->now = now;
+    cq->armed = false;
+    for (unsigned i = 0; away && i < RNIC_CQ_CHANNELS; i++) {
+        if (cq->channel[i]) {
+            channel_begin_anew(cq->channel[i]);
+        }
+    }
+    TAILQ_FOREACH(ch, &cq->touched, touch)
+    {
+        channel_post_staged(ch);
+    }
+    do { /* what was polled before need not be the last that came */
+        more = cq->wc_first != cq->wc_next;
+        more = rnic_cq_peek(cq) && (more || cq->wc_next == RNIC_CQ_BATCH);
+        most -= MIN(most, cq_take(cq, most));
+    } while (most && more);
+    more |= cq->wc_first != cq->wc_next;
+    /* What somebody waits for may be among what is left. */
+    cq->ripe = more ? now - MIN(now, RNIC_CQ_LATE_NS) : now;
     TAILQ_FOREACH(ch, &cq->touched, touch)
     {
         channel_looked(ch);
     }
-}
-
-bool rnic_cq_look(struct rnic_cq *cq, uint64_t now, unsigned most)
-{
-    struct deadline *d;
-    int n;
-
-    cq->now = now;
-    do {
-        n = cq_poll(cq);
-        most -= MIN(most, (unsigned)n);
-    } while (n == BATCH && most);
-    cq_looked(cq);
-    if (n == BATCH) {
-        return true; /* what somebody waits for may be among it */
-    }
-    while ((d = deadlines_first(&cq->deadlines)) && d->when <= now) {
+    while ((d = deadlines_first(&cq->deadlines)) && d->when <= cq->ripe) {
         deadline_remove(&cq->deadlines, d);
         channel_tick(
             (struct rnic_channel *)(void *)((char *)d -
                                             offsetof(struct rnic_channel, deadline)));
     }
-    return false;
+    return more;
 }
 
 void rnic_cq_flush(struct rnic_cq *cq)
@@ -154,21 +183,20 @@ void rnic_cq_flush(struct rnic_cq *cq)
 
 uint64_t rnic_cq_due(const struct rnic_cq *cq)
 {
-    return TAILQ_EMPTY(&cq->touched) ? deadlines_next(&cq->deadlines) : 0;
+    bool now = !TAILQ_EMPTY(&cq->touched) || cq->wc_first != cq->wc_next;
+
+    return now ? 0 : deadlines_next(&cq->deadlines);
 }
 
 bool rnic_cq_arm(struct rnic_cq *cq, uint64_t now)
 {
-    int n;
-
-    cq->now = now;
     if (!cq->dead && rnic_verbs->req_notify_cq(cq->cq, 0) != 0) {
         cq_die(cq);
     }
     /* What came before that told nobody. */
-    n = cq_poll(cq);
-    cq_looked(cq);
-    return n == 0;
+    cq->armed = !rnic_cq_peek(cq);
+    cq->now = cq->armed ? now : cq->now;
+    return cq->armed;
 }
 
 void rnic_cq_woken(struct rnic_cq *cq)

@@ -25,11 +25,24 @@ TAILQ_HEAD(rnic_channel_list, rnic_channel);
 /* Channels of one completion queue, at most, and the CQEs that each may need. */
 #define RNIC_CQ_CHANNELS    256u
 #define RNIC_CQ_PER_CHANNEL 256u
+/* Polled at a time. */
+#define RNIC_CQ_BATCH 16u
+/* What a completion costs a look, beside its bytes. */
+#define RNIC_CQ_COST 512u
+/* A look that leaves something may be so late for what has its time. */
+#define RNIC_CQ_LATE_NS 100000000u
+/* Nobody has looked for so long: silence is not the peer's. */
+#define RNIC_CQ_AWAY_NS 250000000u
 
 struct rnic_cq {
     struct ibv_cq *cq;
     struct ibv_comp_channel *events; /* whose fd is in the VM's epoll set */
     uint64_t now;                    /* ns, at the last look */
+    uint64_t ripe;                   /* ns, up to which deadlines are over */
+    struct ibv_wc wc[RNIC_CQ_BATCH]; /* polled, and not taken yet: */
+    unsigned wc_first, wc_next;
+    bool taking; /* nothing is posted: receives are not posted again yet */
+    bool armed;  /* nobody needs to look before a deadline or an event */
     struct rnic_channel *channel[RNIC_CQ_CHANNELS];
     uint32_t generation[RNIC_CQ_CHANNELS];
     unsigned next;                    /* where a free place is looked for first */
@@ -46,17 +59,20 @@ bool rnic_cq_init(struct rnic_cq *cq, struct ibv_cq *ibv,
 void rnic_cq_fini(struct rnic_cq *cq);
 
 /*
- * Take what has come, about @most completions, and look whose time has come.  True:
- * there is more.  @now: CLOCK_MONOTONIC, ns.
+ * Take what has come, about @most bytes of it, a completion counting as RNIC_CQ_COST in
+ * addition; and look whose time has come.  True: there may be more.  @now:
+ * CLOCK_MONOTONIC, ns.
  */
-bool rnic_cq_look(struct rnic_cq *cq, uint64_t now, unsigned most);
+bool rnic_cq_look(struct rnic_cq *cq, uint64_t now, size_t most);
+/* Is there anything for the next look to take?  Nothing is taken. */
+bool rnic_cq_peek(struct rnic_cq *cq);
 /* What was staged, or is to be told, goes out: at a turn's end. */
 void rnic_cq_flush(struct rnic_cq *cq);
 /* When to look though nothing comes: ns; UINT64_MAX: never. */
 uint64_t rnic_cq_due(const struct rnic_cq *cq);
 /*
  * Before the VM is parked: have @events told of what comes from now on.  False: something
- * came before, and was taken; do not park.
+ * came before, look again.
  */
 bool rnic_cq_arm(struct rnic_cq *cq, uint64_t now);
 /* The fd of @events is ready, or may be. */

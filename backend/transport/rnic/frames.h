@@ -38,11 +38,10 @@ struct rnic_send_head {
 };
 
 enum rnic_kind {
-    RNIC_DATA, /* of a flow; all others are the channel's, with index 0 */
-    RNIC_OPEN,
-    RNIC_OPENED,
-    RNIC_CLOSE,
-    RNIC_CLOSED,
+    RNIC_DATA,   /* of a flow; all others are the channel's, with index 0 */
+    RNIC_OPEN,   /* the sender's index, and bytes */
+    RNIC_OPENED, /* the receiver's index, the sender's (0: refused), and bytes */
+    RNIC_CLOSE,  /* the receiver's index: the sender sends no more to it */
     RNIC_KINDS,
 };
 

@@ -19,10 +19,21 @@
 #include "softnic.h"
 #include "transport/rnic/channel_internal.h"
 
+/* Where a sanitizer makes all slow. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLOWER 16u
+#else
+#define SLOWER 1u
+#endif
+
 #define MS      1000000ull
 #define PATTERN 65521u
 #define PIECE   65536u
 #define V       rnic_verbs
+/* What one look takes. */
+#define FIX_LOOK 65536u
+/* Of one completion queue. */
+#define FIX_CHANNELS 4u
 
 /* A flow of an end, and what is known of it. */
 struct fixflow {
@@ -30,6 +41,7 @@ struct fixflow {
     unsigned number;               /* both ends' have the same */
     uint64_t to_send, sent, taken; /* bytes */
     bool stops, lost;              /* it takes nothing; it was overrun */
+    bool opened, refused, ended;   /* by the peer */
 };
 
 struct fixend {
@@ -37,15 +49,16 @@ struct fixend {
     struct ibv_pd *pd;
     struct ibv_comp_channel *events;
     struct ibv_cq *ibv;
-    struct rnic_cq cq;
+    struct rnic_cq own, *cq; /* another's, if it is shared */
     struct rnic_channel *ch;
     struct fixflow *flow;
     unsigned n_flows;
+    GPtrArray *more; /* flows that were opened by frames */
     struct log_subject log;
     uint64_t now;
     bool to_err, broken, all;
     bool grows[2], no_growth;
-    unsigned grow_n[2], grow_asked, spared, told;
+    unsigned grow_n[2], grow_asked, spared;
     uint32_t grow_size[2];
 };
 
@@ -59,6 +72,7 @@ struct fixopts {
     unsigned n;              /* buffers; 0: RNIC_FIRST_BUFFERS */
     uint32_t size, max_size; /* of them; 0: RNIC_SIZE_MIN, RNIC_SIZE_MAX */
     bool raw_b;              /* B has no channel, but two plain buffers */
+    struct fixpair *with;    /* whose completion queues it has; closed before that */
 };
 
 static const char *const fix_roce[2] = {"10.0.0.1", "10.0.0.2"};
@@ -125,9 +139,7 @@ static inline struct fixend *fix_of(struct rnic_channel *ch)
 
 static inline void fix_writable(struct rnic_flow *f)
 {
-    if (f != rnic_channel_self(f->channel)) {
-        fix_push((struct fixflow *)(void *)f);
-    }
+    fix_push((struct fixflow *)(void *)f);
 }
 
 static inline void fix_overrun(struct rnic_flow *f)
@@ -135,11 +147,94 @@ static inline void fix_overrun(struct rnic_flow *f)
     ((struct fixflow *)(void *)f)->lost = true;
 }
 
-static inline bool fix_control(struct rnic_channel *ch, enum rnic_kind kind,
-                               const uint8_t *bytes, size_t len)
+/* What OPEN and OPENED carry: the flow's number, and some of its pattern. */
+static inline size_t fix_content(uint8_t *bytes, unsigned number)
 {
-    fix_of(ch)->told++;
-    return kind != RNIC_CLOSED || len == 0 || bytes[0] != 'x';
+    size_t len = number * 31 % (RNIC_OPEN_MAX - sizeof(number));
+
+    memcpy(bytes, &number, sizeof(number));
+    memcpy(bytes + sizeof(number), fix_pattern(number, 0), len);
+    return sizeof(number) + len;
+}
+
+static inline unsigned fix_number(const uint8_t *bytes, size_t len)
+{
+    uint8_t right[RNIC_OPEN_MAX];
+    unsigned number;
+
+    g_assert_cmpuint(len, >=, sizeof(number));
+    memcpy(&number, bytes, sizeof(number));
+    g_assert_cmpuint(len, ==, fix_content(right, number));
+    g_assert_cmpint(memcmp(bytes, right, len), ==, 0);
+    return number;
+}
+
+static inline bool fix_opens(struct rnic_channel *ch, uint32_t peer_index,
+                             const uint8_t *bytes, size_t len)
+{
+    struct fixflow *x = g_new0(struct fixflow, 1);
+
+    g_ptr_array_add(fix_of(ch)->more, x);
+    g_assert_true(rnic_flow_accept(ch, &x->f, peer_index, bytes, len));
+    x->number = fix_number(bytes, len);
+    x->opened = true;
+    return true;
+}
+
+static inline bool fix_opened(struct rnic_flow *f, bool accepted, const uint8_t *bytes,
+                              size_t len)
+{
+    struct fixflow *x = (struct fixflow *)(void *)f;
+
+    g_assert_false(x->opened || x->refused);
+    g_assert_cmpuint(fix_number(bytes, len), ==, x->number);
+    g_assert_cmpint(f->peer_index != 0, ==, accepted);
+    x->opened = accepted;
+    x->refused = !accepted;
+    return true;
+}
+
+static inline void fix_closed(struct rnic_flow *f)
+{
+    struct fixflow *x = (struct fixflow *)(void *)f;
+
+    g_assert_false(x->ended);
+    x->ended = true;
+}
+
+static inline struct fixflow *fix_begin(struct fixend *e, unsigned number)
+{
+    struct fixflow *x = g_new0(struct fixflow, 1);
+    uint8_t bytes[RNIC_OPEN_MAX];
+
+    x->number = number;
+    if (!rnic_flow_begin(e->ch, &x->f, bytes, fix_content(bytes, number))) {
+        g_free(x);
+        return NULL;
+    }
+    g_ptr_array_add(e->more, x);
+    return x;
+}
+
+static inline void fix_flow_close(struct fixflow *x)
+{
+    struct fixend *e = fix_of(x->f.channel);
+
+    rnic_flow_close(&x->f);
+    g_ptr_array_remove_fast(e->more, x);
+}
+
+/* The flow of this number that came or went by frames. */
+static inline struct fixflow *fix_find(const struct fixend *e, unsigned number)
+{
+    for (unsigned i = 0; i < e->more->len; i++) {
+        struct fixflow *x = e->more->pdata[i];
+
+        if (x->number == number) {
+            return x;
+        }
+    }
+    return NULL;
 }
 
 static inline void fix_grow(struct rnic_channel *ch, enum rnic_side side, unsigned n,
@@ -172,9 +267,9 @@ static inline void fix_broken(struct rnic_channel *ch, bool all)
     fix_of(ch)->all = all;
 }
 
-static const struct rnic_channel_ops fix_ops = {fix_take,    fix_writable, fix_overrun,
-                                                fix_control, fix_grow,     fix_spare,
-                                                fix_err,     fix_broken};
+static const struct rnic_channel_ops fix_ops = {
+    fix_take,   fix_writable, fix_overrun, fix_opens, fix_opened,
+    fix_closed, fix_grow,     fix_spare,   fix_err,   fix_broken};
 
 /* What a control thread would do. */
 static inline void fix_control_thread(struct fixend *e)
@@ -184,6 +279,7 @@ static inline void fix_control_thread(struct fixend *e)
     if (e->to_err) {
         e->to_err = false;
         V->modify_qp(e->id->qp, &attr, IBV_QP_STATE);
+        rnic_channel_in_err(e->ch);
     }
     for (unsigned side = 0; side < 2; side++) {
         if (e->grows[side]) {
@@ -199,17 +295,27 @@ static inline void fix_control_thread(struct fixend *e)
 /* One turn of its VM. */
 static inline void fix_turn(struct fixend *e)
 {
-    while (rnic_cq_look(&e->cq, e->now, 64)) {
+    while (rnic_cq_look(e->cq, e->now, FIX_LOOK)) {
     }
     for (unsigned i = 0; i < e->n_flows; i++) {
         fix_push(&e->flow[i]);
     }
+    for (unsigned i = 0; i < e->more->len; i++) {
+        struct fixflow *x = e->more->pdata[i];
+
+        if (x->opened) {
+            fix_push(x);
+        }
+    }
     fix_control_thread(e);
-    rnic_cq_flush(&e->cq);
+    rnic_cq_flush(e->cq);
 }
 
+/* Both are parked meanwhile. */
 static inline void fix_pass(struct fixpair *p, uint64_t ns)
 {
+    rnic_cq_arm(p->a.cq, p->a.now);
+    rnic_cq_arm(p->b.cq, p->b.now);
     p->a.now += ns;
     p->b.now += ns;
 }
@@ -296,7 +402,8 @@ static inline struct sockaddr_in fix_address(const char *address, uint16_t port)
     return a;
 }
 
-static inline void fix_end_open(struct fixend *e, const struct fixopts *o, bool raw)
+static inline void fix_end_open(struct fixend *e, const struct fixopts *o, bool raw,
+                                struct fixend *with)
 {
     unsigned n = o->n ? o->n : RNIC_FIRST_BUFFERS;
     uint32_t size = o->size ? o->size : RNIC_SIZE_MIN;
@@ -305,8 +412,7 @@ static inline void fix_end_open(struct fixend *e, const struct fixopts *o, bool 
                                             .max_recv_wr = RNIC_POSTED,
                                             .max_send_sge = 1,
                                             .max_recv_sge = 1}};
-    struct rnic_channel_config config = {.cq = &e->cq,
-                                         .ops = &fix_ops,
+    struct rnic_channel_config config = {.ops = &fix_ops,
                                          .owner = e,
                                          .log = &e->log,
                                          .name = "of a test",
@@ -316,13 +422,22 @@ static inline void fix_end_open(struct fixend *e, const struct fixopts *o, bool 
                                              o->max_size ? o->max_size : RNIC_SIZE_MAX};
 
     e->log.name = "vm";
-    e->now = 1000 * MS;
+    e->now = with ? with->now : 1000 * MS;
+    e->more = g_ptr_array_new_with_free_func(g_free);
     g_assert_nonnull((e->pd = V->alloc_pd(e->id->verbs)));
-    g_assert_nonnull((e->events = V->create_comp_channel(e->id->verbs)));
-    g_assert_nonnull(
-        (e->ibv = V->create_cq(e->id->verbs, RNIC_CQ_PER_CHANNEL, NULL, e->events, 0)));
-    g_assert_cmpint(fcntl(e->events->fd, F_SETFL, O_NONBLOCK), ==, 0);
-    g_assert_true(rnic_cq_init(&e->cq, e->ibv, e->events));
+    if (with) {
+        e->cq = with->cq;
+        e->ibv = with->ibv;
+    } else {
+        e->cq = &e->own;
+        g_assert_nonnull((e->events = V->create_comp_channel(e->id->verbs)));
+        g_assert_nonnull(
+            (e->ibv = V->create_cq(e->id->verbs, FIX_CHANNELS * RNIC_CQ_PER_CHANNEL, NULL,
+                                   e->events, 0)));
+        g_assert_cmpint(fcntl(e->events->fd, F_SETFL, O_NONBLOCK), ==, 0);
+        g_assert_true(rnic_cq_init(e->cq, e->ibv, e->events));
+    }
+    config.cq = e->cq;
     init.send_cq = init.recv_cq = e->ibv;
     g_assert_cmpint(V->cm_create_qp(e->id, e->pd, &init), ==, 0);
     if (!raw) {
@@ -333,14 +448,14 @@ static inline void fix_end_open(struct fixend *e, const struct fixopts *o, bool 
     }
 }
 
+/* Open without a frame: the peer has the same. */
 static inline void fix_flows(struct fixend *e, unsigned n)
 {
     e->flow = g_new0(struct fixflow, n);
     e->n_flows = n;
     for (unsigned i = 0; i < n; i++) {
-        g_assert_true(rnic_flow_open(e->ch, &e->flow[i].f));
+        g_assert_true(channel_take_place(e->ch, &e->flow[i].f, i + 1));
         g_assert_cmpuint(e->flow[i].f.index, ==, i + 1);
-        e->flow[i].f.peer_index = i + 1;
         e->flow[i].number = i;
     }
 }
@@ -370,10 +485,10 @@ static inline void fix_open(struct fixpair *p, const struct fixopts *o, unsigned
     fix_event(events[0], RDMA_CM_EVENT_ADDR_RESOLVED, NULL);
     g_assert_cmpint(V->cm_resolve_route(p->a.id, 10000), ==, 0);
     fix_event(events[0], RDMA_CM_EVENT_ROUTE_RESOLVED, NULL);
-    fix_end_open(&p->a, o, false);
+    fix_end_open(&p->a, o, false, o->with ? &o->with->a : NULL);
     g_assert_cmpint(V->cm_connect(p->a.id, &param), ==, 0);
     fix_event(events[1], RDMA_CM_EVENT_CONNECT_REQUEST, &p->b.id);
-    fix_end_open(&p->b, o, o->raw_b);
+    fix_end_open(&p->b, o, o->raw_b, o->with ? &o->with->b : NULL);
     g_assert_cmpint(V->cm_accept(p->b.id, &param), ==, 0);
     fix_event(events[0], RDMA_CM_EVENT_ESTABLISHED, NULL);
     fix_event(events[1], RDMA_CM_EVENT_ESTABLISHED, NULL);
@@ -389,8 +504,8 @@ static inline void fix_open(struct fixpair *p, const struct fixopts *o, unsigned
 /* Both break, if they have not, and are gone. */
 static inline void fix_break(struct fixend *e)
 {
-    if (!e->ch || !e->flow) {
-        return; /* it is broken */
+    if (!e->ch) {
+        return;
     }
     rnic_channel_break(e->ch, "the test is over");
     for (unsigned i = 0; i < 4 && !e->broken; i++) {
@@ -401,7 +516,9 @@ static inline void fix_break(struct fixend *e)
     g_assert_true(e->broken);
     for (unsigned i = 0; i < e->n_flows; i++) {
         rnic_flow_close(&e->flow[i].f);
-        rnic_channel_release(e->ch, e->flow[i].f.index);
+    }
+    while (e->more->len) {
+        fix_flow_close(e->more->pdata[0]);
     }
     g_clear_pointer(&e->flow, g_free);
     e->n_flows = 0;
@@ -413,11 +530,14 @@ static inline void fix_end_close(struct fixend *e)
     if (e->ch) {
         rnic_channel_free(e->ch);
     }
-    rnic_cq_woken(&e->cq);
-    g_assert_cmpint(V->destroy_cq(e->ibv), ==, 0);
-    g_assert_cmpint(V->destroy_comp_channel(e->events), ==, 0);
+    g_ptr_array_unref(e->more);
+    if (e->cq == &e->own) {
+        rnic_cq_woken(e->cq);
+        g_assert_cmpint(V->destroy_cq(e->ibv), ==, 0);
+        g_assert_cmpint(V->destroy_comp_channel(e->events), ==, 0);
+        rnic_cq_fini(e->cq);
+    }
     g_assert_cmpint(V->dealloc_pd(e->pd), ==, 0);
-    rnic_cq_fini(&e->cq);
 }
 
 static inline void fix_drop_id(struct fixend *e)
@@ -442,6 +562,69 @@ static inline void fix_close(struct fixpair *p)
     fix_end_close(&p->b);
     fix_drop_id(&p->a);
     fix_drop_id(&p->b);
+}
+
+static inline int64_t rnrs(void)
+{
+    return softnic_count("rnr", "roce0") + softnic_count("rnr", "roce1") +
+           softnic_count("rnr", "iwarp0") + softnic_count("rnr", "iwarp1");
+}
+
+/* ---- a peer that lies ---- */
+
+struct liar {
+    struct fixpair p;
+    struct ibv_mr *mr;
+    uint8_t *bytes; /* what it sends; behind that, what it receives */
+};
+
+#define LIE_ROOM 65536u
+
+static inline void liar_open(struct liar *l)
+{
+    struct fixopts o = {.raw_b = true};
+    struct ibv_recv_wr wr = {.num_sge = 1}, *bad;
+    struct ibv_sge sge;
+
+    fix_open(&l->p, &o, 2);
+    l->bytes = g_malloc0(2 * LIE_ROOM);
+    l->mr = V->reg_mr(l->p.b.pd, l->bytes, 2 * LIE_ROOM, IBV_ACCESS_LOCAL_WRITE);
+    for (unsigned i = 0; i < RNIC_FIRST_BUFFERS; i++) {
+        sge = (struct ibv_sge){(uintptr_t)l->bytes + LIE_ROOM + i * RNIC_SIZE_MIN,
+                               RNIC_SIZE_MIN, l->mr->lkey};
+        wr.sg_list = &sge;
+        g_assert_cmpint(V->post_recv(l->p.b.id->qp, &wr, &bad), ==, 0);
+    }
+}
+
+static inline void liar_close(struct liar *l)
+{
+    fix_break(&l->p.a);
+    V->dereg_mr(l->mr);
+    fix_close(&l->p);
+    g_free(l->bytes);
+}
+
+static inline void liar_says(struct liar *l, uint32_t len, unsigned flags)
+{
+    struct ibv_sge sge = {(uintptr_t)l->bytes, len, l->mr->lkey};
+    struct ibv_send_wr wr = {.sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = IBV_WR_SEND,
+                             .send_flags = IBV_SEND_SIGNALED | flags},
+                       *bad;
+    struct ibv_wc wc[4];
+
+    g_assert_cmpint(V->post_send(l->p.b.id->qp, &wr, &bad), ==, 0);
+    softnic_settle();
+    while (V->poll_cq(l->p.b.ibv, 4, wc) > 0) {
+    }
+    fix_turn(&l->p.a);
+}
+
+static inline void put_send(uint8_t *p, uint8_t flags, uint16_t credits, uint32_t size)
+{
+    rnic_put_send(p, &(struct rnic_send_head){flags, credits, size});
 }
 
 #endif /* CHANNELFIX_H */
