@@ -29,6 +29,7 @@
 #include "transport/rnic/channel_internal.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -67,11 +68,15 @@ struct rnic_block *rnic_block_new(struct ibv_pd *pd, enum rnic_side side, unsign
     return b;
 }
 
+/* A NIC may still store into these. */
+_Atomic(struct rnic_block *) channel_stuck;
+
 void rnic_block_free(struct rnic_block *b)
 {
     int err = rnic_verbs->dereg_mr(b->mr);
 
-    if (err) { /* the NIC may still store into it */
+    if (err) {
+        b->stuck = atomic_exchange(&channel_stuck, b);
         log_msg(LOG_LVL_ERROR, "%zu bytes of a channel stay registered: %s",
                 (size_t)b->n * b->size, g_strerror(abs(err)));
         return;
@@ -231,11 +236,11 @@ void channel_due(struct rnic_channel *ch, uint64_t when)
     }
 }
 
-/* The end, if all is back, or it took too long. */
+/* The end, if all is back and taken, or it took too long. */
 static void channel_check_broken(struct rnic_channel *ch)
 {
     struct rnic_rx *rx = &ch->rx;
-    uint64_t now = ch->cq->now;
+    uint64_t now = ch->cq->now, ripe = ch->cq->ripe, until;
     /* While the host QP is not in ERR more may come, even with no receive for it. */
     bool back = !rnic_ring_used(&rx->ring) && (ch->in_err || rx->flushed), all;
     struct rnic_flow *f;
@@ -244,11 +249,13 @@ static void channel_check_broken(struct rnic_channel *ch)
         ch->break_until = now + (ch->cq->dead ? 0 : RNIC_BREAK_NS);
     }
     /* Some NICs never return a receive that was posted after they had failed (rxe). */
-    if (rx->flushed) {
-        ch->break_until = MIN(ch->break_until, now + RNIC_FLUSH_NS);
+    if (rx->flushed && !ch->flush_until) {
+        ch->flush_until = MIN(ch->break_until, now + RNIC_FLUSH_NS);
     }
-    if ((!back || rx->kept) && ch->cq->ripe < ch->break_until) {
-        channel_due(ch, ch->break_until);
+    back |= rx->flushed && ripe >= ch->flush_until;
+    if ((!back || rx->kept) && ripe < ch->break_until) {
+        until = rx->flushed && !back ? ch->flush_until : ch->break_until;
+        channel_due(ch, until);
         return;
     }
     ch->phase = RNIC_BROKEN;
@@ -363,5 +370,7 @@ void rnic_channel_break(struct rnic_channel *ch, const char *why)
 void rnic_channel_in_err(struct rnic_channel *ch)
 {
     ch->in_err = true;
-    channel_touch(ch);
+    if (ch->phase == RNIC_BREAKING) {
+        channel_due(ch, 0);
+    }
 }

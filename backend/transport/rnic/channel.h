@@ -46,6 +46,7 @@ struct rnic_buffer {
 struct rnic_block {
     struct ibv_mr *mr;
     void *memory;
+    struct rnic_block *stuck; /* the next one that cannot be freed */
     unsigned n;
     uint32_t size;
     /* The channel's. */

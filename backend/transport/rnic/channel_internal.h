@@ -127,6 +127,7 @@ struct rnic_channel {
     uint64_t probed;      /* ns, when it was asked to answer; 0: it was not */
     bool sent_since;      /* frames, since a PROBE was: its answer is not about them */
     uint64_t break_until; /* ns; 0: not set yet */
+    uint64_t flush_until; /* ns; likewise, for receives */
     bool in_err;          /* the host QP is, by our doing */
     struct deadline deadline;
 
@@ -137,6 +138,9 @@ struct rnic_channel {
 };
 
 /* ---- channel.c ---- */
+
+/* The blocks that the NIC did not let go of: not freed, never. */
+extern _Atomic(struct rnic_block *) channel_stuck;
 
 /* It is to be looked at at the end of a look, and of the turn. */
 void channel_touch(struct rnic_channel *ch);

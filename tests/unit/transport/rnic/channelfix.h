@@ -57,6 +57,7 @@ struct fixend {
     struct log_subject log;
     uint64_t now;
     bool to_err, broken, all;
+    unsigned echoes; /* for a test's own: which flow it answers on */
     bool grows[2], no_growth;
     unsigned grow_n[2], grow_asked, spared;
     uint32_t grow_size[2];
@@ -72,7 +73,8 @@ struct fixopts {
     unsigned n;              /* buffers; 0: RNIC_FIRST_BUFFERS */
     uint32_t size, max_size; /* of them; 0: RNIC_SIZE_MIN, RNIC_SIZE_MAX */
     bool raw_b;              /* B has no channel, but two plain buffers */
-    struct fixpair *with;    /* whose completion queues it has; closed before that */
+    struct fixpair *with;    /* whose completion queues it has; closed before that; not
+                              * raw_b's */
 };
 
 static const char *const fix_roce[2] = {"10.0.0.1", "10.0.0.2"};
@@ -488,7 +490,7 @@ static inline void fix_open(struct fixpair *p, const struct fixopts *o, unsigned
     fix_end_open(&p->a, o, false, o->with ? &o->with->a : NULL);
     g_assert_cmpint(V->cm_connect(p->a.id, &param), ==, 0);
     fix_event(events[1], RDMA_CM_EVENT_CONNECT_REQUEST, &p->b.id);
-    fix_end_open(&p->b, o, o->raw_b, o->with ? &o->with->b : NULL);
+    fix_end_open(&p->b, o, o->raw_b, o->with && !o->raw_b ? &o->with->b : NULL);
     g_assert_cmpint(V->cm_accept(p->b.id, &param), ==, 0);
     fix_event(events[0], RDMA_CM_EVENT_ESTABLISHED, NULL);
     fix_event(events[1], RDMA_CM_EVENT_ESTABLISHED, NULL);
@@ -580,9 +582,9 @@ struct liar {
 
 #define LIE_ROOM 65536u
 
-static inline void liar_open(struct liar *l)
+static inline void liar_open_with(struct liar *l, struct fixpair *with)
 {
-    struct fixopts o = {.raw_b = true};
+    struct fixopts o = {.raw_b = true, .with = with};
     struct ibv_recv_wr wr = {.num_sge = 1}, *bad;
     struct ibv_sge sge;
 
@@ -597,6 +599,11 @@ static inline void liar_open(struct liar *l)
     }
 }
 
+static inline void liar_open(struct liar *l)
+{
+    liar_open_with(l, NULL);
+}
+
 static inline void liar_close(struct liar *l)
 {
     fix_break(&l->p.a);
@@ -605,7 +612,8 @@ static inline void liar_close(struct liar *l)
     g_free(l->bytes);
 }
 
-static inline void liar_says(struct liar *l, uint32_t len, unsigned flags)
+/* It arrives, but nobody has looked. */
+static inline void liar_sends(struct liar *l, uint32_t len, unsigned flags)
 {
     struct ibv_sge sge = {(uintptr_t)l->bytes, len, l->mr->lkey};
     struct ibv_send_wr wr = {.sg_list = &sge,
@@ -619,6 +627,11 @@ static inline void liar_says(struct liar *l, uint32_t len, unsigned flags)
     softnic_settle();
     while (V->poll_cq(l->p.b.ibv, 4, wc) > 0) {
     }
+}
+
+static inline void liar_says(struct liar *l, uint32_t len, unsigned flags)
+{
+    liar_sends(l, len, flags);
     fix_turn(&l->p.a);
 }
 

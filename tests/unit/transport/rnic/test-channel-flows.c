@@ -83,8 +83,8 @@ static void test_open(void)
             fix_find(&p.a, i)->to_send = fix_find(&p.b, i)->to_send = 100 + i;
         }
         for (unsigned i = 0; i < 900; i++) {
-            for (unsigned k = 0; fix_find(&p.a, i)->taken < 100 + i ||
-                                 fix_find(&p.b, i)->taken < 100 + i;
+            for (unsigned k = 0;
+                 fix_find(&p.a, i)->taken < 100 + i || fix_find(&p.b, i)->taken < 100 + i;
                  k++) {
                 g_assert_cmpuint(k, <, 10000);
                 fix_settle(&p);

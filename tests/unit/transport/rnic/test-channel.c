@@ -158,6 +158,44 @@ static void test_drawn(void)
     g_rand_free(r);
 }
 
+/* Answered where it is taken: nothing is posted before receives are, again. */
+static bool take_and_echo(struct rnic_flow *f, const uint8_t *bytes, size_t len)
+{
+    struct fixflow *x = (struct fixflow *)(void *)f;
+    const struct fixend *e = fix_of(f->channel);
+    bool more = fix_take(f, bytes, len);
+
+    if (x->number == e->echoes) {
+        x->to_send += len;
+        fix_push(x);
+    }
+    return more;
+}
+
+static void test_within(void)
+{
+    struct rnic_channel_ops ops = fix_ops;
+    struct fixpair p;
+
+    ops.take = take_and_echo;
+    for (unsigned n = 2; n <= 16; n++) {
+        const char *const *nic = n % 2 ? fix_iwarp : fix_roce;
+
+        fix_open(&p, &(struct fixopts){{nic[0], nic[1]}, n, .max_size = RNIC_SIZE_MIN},
+                 2);
+        p.a.ch->ops = p.b.ch->ops = &ops;
+        p.a.echoes = 1;
+        p.a.flow[0].to_send = p.b.flow[1].to_send = 300000;
+        p.a.flow[1].to_send = p.b.flow[0].to_send = 1;
+        for (unsigned i = 0; i < 200 && !fix_done(&p); i++) {
+            fix_settle(&p);
+        }
+        g_assert_true(fix_done(&p));
+        fix_close(&p);
+    }
+    g_assert_cmpint(rnrs(), ==, 0);
+}
+
 static void test_growth(void)
 {
     struct fixpair p;
@@ -280,6 +318,42 @@ static void test_overrun(void)
     fix_close(&p);
 }
 
+/* Neither tells of receives, and each has sent what it could. */
+static void test_both_withhold(void)
+{
+    for (unsigned n = 2; n <= 16; n++) {
+        const char *const *nic = n % 2 ? fix_iwarp : fix_roce;
+        struct fixpair p;
+
+        fix_open(&p, &(struct fixopts){{nic[0], nic[1]}, n, .max_size = RNIC_SIZE_MIN},
+                 3);
+        p.a.flow[0].stops = p.b.flow[0].stops = true;
+        p.a.flow[0].to_send = p.b.flow[0].to_send = 8u << 20;
+        while (!p.a.ch->rx.withheld || !p.b.ch->rx.withheld) {
+            softnic_settle();
+            fix_turn(&p.a);
+            fix_turn(&p.b);
+            g_assert_false(p.a.flow[0].lost || p.b.flow[0].lost);
+        }
+        for (unsigned i = 1; i < 3; i++) {
+            p.a.flow[i].to_send = p.b.flow[i].to_send = 1u << 20;
+        }
+        for (unsigned i = 0; i < 6; i++) {
+            fix_settle(&p);
+            fix_pass(&p, 20 * MS);
+        }
+        fix_turn(n % 3 ? &p.a : &p.b);
+        fix_settle(&p);
+        g_assert_true(p.a.flow[0].lost && p.b.flow[0].lost);
+        p.a.flow[0].to_send = p.a.flow[0].sent;
+        p.b.flow[0].to_send = p.b.flow[0].sent;
+        p.a.flow[0].taken = p.b.flow[0].taken = 8u << 20;
+        fix_run(&p);
+        fix_close(&p);
+    }
+    g_assert_cmpint(rnrs(), ==, 0);
+}
+
 /* ---- breaking ---- */
 
 static void run_break(struct fixpair *p)
@@ -389,6 +463,115 @@ static void test_break_waiting(void)
         g_assert_cmpuint(p.b.flow[0].taken, ==, late ? 100 : 200);
         fix_close(&p);
     }
+}
+
+/* What was kept for a flow is not given up while the channel breaks. */
+static void test_break_withheld(void)
+{
+    struct fixpair p;
+
+    for (unsigned late = 0; late < 2; late++) {
+        fix_open(&p, &(struct fixopts){.max_size = RNIC_SIZE_MIN}, 2);
+        p.b.flow[0].stops = true;
+        p.a.flow[0].to_send = 2u << 20;
+        while (!p.b.ch->rx.withheld) {
+            fix_turn(&p.a);
+            fix_turn(&p.b);
+        }
+        rnic_channel_break(p.b.ch, "while it withholds credits");
+        for (unsigned i = 0; i < 5; i++) {
+            fix_settle(&p);
+            fix_pass(&p, 110 * MS);
+        }
+        g_assert_false(p.b.broken || p.b.flow[0].lost);
+        p.b.flow[0].stops = late;
+        rnic_flow_go_on(&p.b.flow[0].f);
+        fix_settle(&p);
+        g_assert_cmpint(p.b.broken, ==, !late);
+        fix_pass(&p, 1000 * MS);
+        fix_settle(&p);
+        g_assert_true(p.b.broken);
+        g_assert_cmpint(p.b.all, ==, !late);
+        fix_close(&p);
+    }
+}
+
+/* All receives are used: only the state of the host QP shows that it was all. */
+static void test_in_err(void)
+{
+    for (unsigned told = 0; told < 2; told++) {
+        struct liar l;
+
+        liar_open(&l);
+        rnic_put_send(l.bytes, &(struct rnic_send_head){0});
+        for (unsigned i = 0; i < RNIC_FIRST_BUFFERS; i++) {
+            liar_sends(&l, RNIC_SEND_HEADER, 0);
+        }
+        rnic_channel_break(l.p.a.ch, "with no receive");
+        l.p.a.to_err = false; /* that takes time */
+        for (unsigned i = 0; i < 5; i++) {
+            fix_turn(&l.p.a);
+            g_assert_cmpuint(rnic_ring_used(&l.p.a.ch->rx.ring), ==, 0);
+            g_assert_false(l.p.a.broken);
+            fix_pass(&l.p, 150 * MS);
+        }
+        l.p.a.to_err = told;
+        fix_turn(&l.p.a);
+        fix_turn(&l.p.a);
+        g_assert_cmpint(l.p.a.broken, ==, told);
+        fix_pass(&l.p, 1000 * MS);
+        fix_turn(&l.p.a);
+        g_assert_true(l.p.a.broken);
+        g_assert_cmpint(l.p.a.all, ==, told);
+        liar_close(&l);
+    }
+}
+
+/* Memory that the NIC keeps stays. */
+static void test_dereg(void)
+{
+    struct rnic_block *b;
+    struct fixpair p;
+
+    fix_open(&p, &(struct fixopts){0}, 0);
+    b = rnic_block_new(p.a.pd, RNIC_RX, 2, RNIC_SIZE_MIN);
+    g_assert_nonnull(b);
+    softnic_do("fail dereg_mr 1 16");
+    rnic_block_free(b);
+    g_assert_true(channel_stuck == b);
+    memset(b->memory, 1, (size_t)b->n * b->size);
+    channel_stuck = NULL;
+    rnic_block_free(b);
+    g_assert_null(channel_stuck);
+    fix_close(&p);
+}
+
+/* What the peer says about its receives. */
+static void test_peer_receives(void)
+{
+    static const struct {
+        unsigned n;
+        uint32_t size;
+    } bad[] = {{0, 4096}, {1, 4096}, {65, 4096},  {UINT32_MAX, 4096},
+               {8, 0},    {8, 4095}, {8, 131072}, {8, UINT32_MAX}};
+    struct fixpair p;
+
+    fix_open(&p, &(struct fixopts){0}, 0);
+    for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
+        struct rnic_channel_config config = {.cq = p.a.cq,
+                                             .qp = p.a.id->qp,
+                                             .ops = &fix_ops,
+                                             .log = &p.a.log,
+                                             .name = "of a liar",
+                                             .tx = p.a.ch->tx.block,
+                                             .rx = p.a.ch->rx.block,
+                                             .peer_receives = bad[i].n,
+                                             .peer_size = bad[i].size,
+                                             .max_size = RNIC_SIZE_MAX};
+
+        g_assert_null(rnic_channel_new(&config));
+    }
+    fix_close(&p);
 }
 
 /* Nothing comes of a NIC that has gone. */
@@ -862,13 +1045,19 @@ int main(int argc, char **argv)
     g_test_add_func("/channel/two-credits", test_two_credits);
     g_test_add_func("/channel/both-flood", test_both_flood);
     g_test_add_func("/channel/drawn", test_drawn);
+    g_test_add_func("/channel/within", test_within);
     g_test_add_func("/channel/growth", test_growth);
     g_test_add_func("/channel/no-growth", test_no_growth);
     g_test_add_func("/channel/waits", test_waits);
     g_test_add_func("/channel/overrun", test_overrun);
+    g_test_add_func("/channel/both-withhold", test_both_withhold);
     g_test_add_func("/channel/cut", test_cut);
     g_test_add_func("/channel/break-within", test_break_within);
     g_test_add_func("/channel/break-waiting", test_break_waiting);
+    g_test_add_func("/channel/break-withheld", test_break_withheld);
+    g_test_add_func("/channel/in-err", test_in_err);
+    g_test_add_func("/channel/dereg", test_dereg);
+    g_test_add_func("/channel/peer-receives", test_peer_receives);
     g_test_add_func("/channel/dead", test_dead);
     g_test_add_func("/channel/post-fails", test_post_fails);
     g_test_add_func("/channel/silence", test_silence);
