@@ -3,7 +3,8 @@
  * Fuzzer of a channel: the peer's SENDs, and a host NIC that may tell of completions
  * twice, never, or of some that nobody asked for.
  *
- * An input is a byte of bits (blocks of two buffers, none may grow, not connected yet),
+ * An input is a byte of bits (blocks of two buffers, none may grow, not connected yet,
+ * looks that take little),
  * and steps: a byte that says what, and its arguments.
  *
  *   send      the peer's: header and frames, right but for what the input wants
@@ -16,16 +17,21 @@
  *   want      ... wants to
  *   wait      ... takes nothing any more
  *   go_on     ... does again
- *   reopen    ... is closed, and its place released and taken again
+ *   close     ... is closed
+ *   begin     ... is opened
+ *   answer    an OPEN of the peer's is accepted or refused
  *   grow      what became of a block that the channel has asked for
- *   tell      a frame of the channel's own
  *   pass      time passes
  *   break     the channel is broken by its owner
  *
  * Whatever comes: bytes that flows take are those that were sent to them, in order; each
- * SEND of ours is well-formed, and finds a receive of the peer's that is large enough;
- * what is kept is bounded; at the end the channel breaks within its second, and all
- * blocks come back.
+ * SEND of ours is well-formed, finds a receive of the peer's that is large enough, and
+ * opens, sends to and closes what it may; what the peer may not say breaks the channel;
+ * what is kept is bounded; at the end the channel breaks within its second, says rightly
+ * whether all was taken, and all blocks come back.
+ *
+ * What a frame behind an OPEN, OPENED or CLOSE in the same SEND may say depends on what
+ * the channel makes of those; from such a SEND on nothing is known of flows.
  */
 #include "fuzz.h"
 
@@ -33,11 +39,12 @@
 #include "transport/rnic/channel_internal.h"
 
 #define MAX_STEPS 400u
-#define N_FLOWS   3u
+#define N_FLOWS   4u
+#define INDICES   256u /* of ours that are looked at */
 #define CQES      1024u
 #define MS        1000000ull
 
-enum { SMALL = 1, FIXED = 2, LATE = 4 };
+enum { SMALL = 1, FIXED = 2, LATE = 4, LITTLE = 8 };
 enum {
     SEND,
     RAW,
@@ -49,15 +56,23 @@ enum {
     WANT,
     WAIT,
     GO_ON,
-    REOPEN,
+    CLOSE,
+    BEGIN,
+    ANSWER,
     GROW,
-    TELL,
     PASS,
     BREAK,
     STEPS
 };
 /* Of a SEND: what may be wrong with it; of a frame likewise. */
-enum { BAD_VERSION = 1, BAD_FLAGS = 2, BAD_SIZE = 4, BAD_OPCODE = 8, CUT = 16 };
+enum {
+    BAD_VERSION = 1,
+    BAD_FLAGS = 2,
+    BAD_SIZE = 4,
+    BAD_OPCODE = 8,
+    CUT = 16,
+    MIXED = 32
+};
 enum { BAD_INDEX = 1, BAD_KIND = 2, TOO_LONG = 4, EMPTY = 8, OF_CHANNEL = 16 };
 
 struct fuzz_flow {
@@ -65,12 +80,26 @@ struct fuzz_flow {
     GByteArray *sent; /* to it, that is right */
     uint32_t taken;   /* of it */
     bool stops, lost; /* it takes nothing; it was overrun */
+    bool used, open;  /* it is the channel's; either side has opened it */
+};
+
+/* What an index of ours is. */
+struct model {
+    struct fuzz_flow *x; /* NULL: closed by us */
+    uint32_t peer;       /* the peer's index */
+    bool used, begun, asked, told, closed, close_sent, peer_closed;
 };
 
 static struct {
     struct rnic_cq cq;
     struct rnic_channel *ch;
     struct fuzz_flow flow[N_FLOWS];
+    struct model index[INDICES];
+    uint8_t uses[RNIC_FLOWS], answered[RNIC_FLOWS]; /* the peer's indices */
+    uint32_t waiting[RNIC_OPENS];                   /* OPENs, for us to answer */
+    unsigned n_waiting, unanswered;
+    uint8_t again[INDICES]; /* it was used before */
+    bool unsure, odd;       /* of flows; completions were not as they should be */
     struct ibv_mr mr;
     struct ibv_wc wc[CQES];
     unsigned wc_first, wc_next;
@@ -90,6 +119,7 @@ static struct {
     unsigned high;
     bool control_out, control_used; /* the peer's; ours */
     uint64_t now, seen;             /* the last completion that was made */
+    size_t most;                    /* for a look to take */
     unsigned blocks;
     bool grows[2], lose, broken, all, liar;
     unsigned grow_n[2];
@@ -117,6 +147,12 @@ static struct fuzz_reached reached[] = {
     {"all came back", false},
     {"not all did", false},
     {"control takes its credit", false},
+    {"a flow is opened", false},
+    {"a flow is refused", false},
+    {"the peer opens one", false},
+    {"the peer is refused", false},
+    {"the peer closes one", false},
+    {"an index is used again", false},
 };
 enum {
     TAKEN,
@@ -135,7 +171,13 @@ enum {
     LOST,
     ALL,
     NOT_ALL,
-    CONTROL
+    CONTROL,
+    OPENED,
+    REFUSED,
+    PEER_OPENS,
+    PEER_REFUSED,
+    PEER_CLOSES,
+    AGAIN
 };
 
 static uint32_t take(unsigned bytes)
@@ -187,6 +229,76 @@ static uint32_t peer_receives(void)
     return n;
 }
 
+static uint32_t word(const uint8_t *p)
+{
+    uint32_t v;
+
+    memcpy(&v, p, sizeof(v));
+    return GUINT32_FROM_BE(v);
+}
+
+/* NULL: free, or not looked at. */
+static struct model *model(uint32_t index)
+{
+    return index < INDICES && z.index[index].used ? &z.index[index] : NULL;
+}
+
+static void model_release(struct model *m)
+{
+    if (m->closed && m->close_sent && m->peer_closed) {
+        z.uses[m->peer] = 0;
+        *m = (struct model){0};
+    }
+}
+
+/* The one that is open for the peer's index. */
+static struct model *model_of_peer(uint32_t peer)
+{
+    for (unsigned i = 1; peer && i < INDICES; i++) {
+        if (z.index[i].used && z.index[i].peer == peer && !z.index[i].close_sent) {
+            return &z.index[i];
+        }
+    }
+    return NULL;
+}
+
+/* A frame that the peer gets. */
+static void nic_check_frame(const struct rnic_frame *f, const uint8_t *bytes)
+{
+    struct model *m;
+
+    reached[FRAMES].is = true;
+    if (z.unsure) {
+        return;
+    }
+    switch (f->kind) {
+    case RNIC_DATA:
+        m = model_of_peer(f->index);
+        CHECK(m && m->told);
+        break;
+    case RNIC_OPEN:
+        m = model(word(bytes));
+        CHECK(m && m->begun && !m->asked && f->len <= 4 + RNIC_OPEN_MAX);
+        m->asked = true;
+        break;
+    case RNIC_OPENED:
+        CHECK(word(bytes) < RNIC_FLOWS && z.answered[word(bytes)] && z.unanswered);
+        z.answered[word(bytes)] = 0;
+        z.unanswered--;
+        m = model(word(bytes + 4));
+        CHECK(word(bytes + 4) ? m && m->peer == word(bytes) && !m->told : true);
+        if (m) {
+            m->told = true;
+        }
+        break;
+    default:
+        m = model_of_peer(word(bytes));
+        CHECK(m && m->told && m->closed);
+        m->close_sent = true;
+        model_release(m);
+    }
+}
+
 /* The peer gets that: it must be as docs/rnic.md says. */
 static void nic_check_send(const uint8_t *p, uint32_t len)
 {
@@ -219,7 +331,7 @@ static void nic_check_send(const uint8_t *p, uint32_t len)
     reached[LARGER_TX].is |= len > RNIC_SIZE_MIN;
     for (uint32_t at = RNIC_SEND_HEADER; at < len; at += RNIC_FRAME + f.len) {
         CHECK(rnic_get_frame(p + at, len - at, &f) == NULL);
-        reached[FRAMES].is = true;
+        nic_check_frame(&f, p + at + RNIC_FRAME);
     }
 }
 
@@ -231,6 +343,12 @@ static int nic_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr,
     nic_check_send((const uint8_t *)(uintptr_t)wr->sg_list->addr, wr->sg_list->length);
     z.send[z.tx_next % RNIC_POSTED].wr_id = wr->wr_id;
     z.send[z.tx_next++ % RNIC_POSTED].signalled = wr->send_flags & IBV_SEND_SIGNALED;
+    return 0;
+}
+
+static int nic_req_notify_cq(struct ibv_cq *cq, int solicited)
+{
+    CHECK(cq == (struct ibv_cq *)(void *)&z && !solicited);
     return 0;
 }
 
@@ -252,6 +370,7 @@ static int nic_dereg_mr(struct ibv_mr *mr)
 static const struct rnic_verbs nic = {.poll_cq = nic_poll_cq,
                                       .post_recv = nic_post_recv,
                                       .post_send = nic_post_send,
+                                      .req_notify_cq = nic_req_notify_cq,
                                       .reg_mr = nic_reg_mr,
                                       .dereg_mr = nic_dereg_mr};
 
@@ -266,8 +385,9 @@ static bool on_take(struct rnic_flow *f, const uint8_t *bytes, size_t len)
 {
     struct fuzz_flow *x = of(f);
 
-    CHECK(!x->lost && len && len <= x->sent->len - x->taken && !z.broken);
-    CHECK(memcmp(bytes, x->sent->data + x->taken, len) == 0);
+    CHECK(x->used && !x->lost && len && !z.broken);
+    CHECK(z.unsure || (len <= x->sent->len - x->taken &&
+                       memcmp(bytes, x->sent->data + x->taken, len) == 0));
     x->taken += (uint32_t)len;
     reached[TAKEN].is = true;
     return !x->stops;
@@ -278,9 +398,8 @@ static void on_writable(struct rnic_flow *f)
     static const uint8_t bytes[40000];
 
     reached[ROOM].is = true;
-    if (f != rnic_channel_self(z.ch)) {
-        rnic_flow_send(f, bytes, 1 + (z.now / MS) % sizeof(bytes));
-    }
+    CHECK(of(f)->open);
+    rnic_flow_send(f, bytes, 1 + (z.now / MS) % sizeof(bytes));
 }
 
 static void on_overrun(struct rnic_flow *f)
@@ -289,11 +408,82 @@ static void on_overrun(struct rnic_flow *f)
     reached[OVERRUN].is = true;
 }
 
-static bool on_control(struct rnic_channel *ch, enum rnic_kind kind, const uint8_t *bytes,
-                       size_t len)
+static struct fuzz_flow *free_flow(void)
 {
-    CHECK(ch == z.ch && kind > RNIC_DATA && kind < RNIC_KINDS);
+    for (unsigned i = 0; i < N_FLOWS; i++) {
+        if (!z.flow[i].used) {
+            return &z.flow[i];
+        }
+    }
+    return NULL;
+}
+
+/* It is the channel's now. */
+static void use_flow(struct fuzz_flow *x, struct model m)
+{
+    uint32_t index = x->f.index;
+
+    x->used = true;
+    x->open = m.peer;
+    x->taken = 0;
+    x->stops = x->lost = false;
+    g_byte_array_set_size(x->sent, 0);
+    m.x = x;
+    m.used = true;
+    CHECK(index < INDICES && (!z.index[index].used || z.unsure));
+    reached[AGAIN].is |= z.again[index];
+    z.again[index] = 1;
+    z.index[index] = m;
+}
+
+static void answer_open(uint32_t peer, bool accept)
+{
+    static const uint8_t bytes[8];
+    struct fuzz_flow *x = accept ? free_flow() : NULL;
+
+    z.answered[peer] = 1;
+    if (x && rnic_flow_accept(z.ch, &x->f, peer, bytes, sizeof(bytes))) {
+        use_flow(x, (struct model){.peer = peer});
+        reached[PEER_OPENS].is = true;
+    } else if (z.ch->phase <= RNIC_UP) {
+        z.uses[peer] = 0;
+        rnic_flow_refuse(z.ch, peer, NULL, 0);
+        reached[PEER_REFUSED].is = true;
+    }
+}
+
+static bool on_open(struct rnic_channel *ch, uint32_t peer, const uint8_t *bytes,
+                    size_t len)
+{
+    unsigned how = len ? bytes[0] : 0;
+
+    CHECK(ch == z.ch && peer && peer < RNIC_FLOWS && len <= RNIC_OPEN_MAX);
+    if (how == 0xff) {
+        return false;
+    }
+    if (how % 4 == 3 && z.n_waiting < RNIC_OPENS) {
+        z.waiting[z.n_waiting++] = peer;
+    } else {
+        answer_open(peer, how % 4);
+    }
+    return true;
+}
+
+static bool on_opened(struct rnic_flow *f, bool accepted, const uint8_t *bytes,
+                      size_t len)
+{
+    struct fuzz_flow *x = of(f);
+
+    CHECK(x->used && !x->open && len <= RNIC_OPEN_MAX);
+    x->open = accepted;
+    reached[accepted ? OPENED : REFUSED].is = true;
     return len == 0 || bytes[0] != 0xff;
+}
+
+static void on_closed(struct rnic_flow *f)
+{
+    CHECK(of(f)->used && of(f)->open);
+    reached[PEER_CLOSES].is = true;
 }
 
 static void on_grow(struct rnic_channel *ch, enum rnic_side side, unsigned n,
@@ -322,11 +512,21 @@ static void on_broken(struct rnic_channel *ch, bool all)
 {
     CHECK(ch == z.ch && !z.broken);
     z.broken = true;
+    z.all = all;
+    CHECK(!all || !z.liar || ch->rx.lost);
+    CHECK(!all || ch->in_err || ch->rx.flushed);
+    for (unsigned i = 0; i < N_FLOWS; i++) {
+        struct fuzz_flow *x = &z.flow[i];
+
+        CHECK(!all || !x->used || x->lost || z.unsure || z.odd ||
+              x->taken == x->sent->len);
+    }
     reached[all ? ALL : NOT_ALL].is = true;
 }
 
-static const struct rnic_channel_ops ops = {on_take, on_writable, on_overrun, on_control,
-                                            on_grow, on_spare,    on_err,     on_broken};
+static const struct rnic_channel_ops ops = {on_take,   on_writable, on_overrun, on_open,
+                                            on_opened, on_closed,   on_grow,    on_spare,
+                                            on_err,    on_broken};
 
 /* ---- what has to hold ---- */
 
@@ -339,7 +539,7 @@ static void check(void)
     for (unsigned i = 0; i < N_FLOWS; i++) {
         const struct rnic_flow *f = &z.flow[i].f;
 
-        kept += f->kept ? f->kept->len - f->kept_at : 0;
+        kept += z.flow[i].used && f->kept ? f->kept->len - f->kept_at : 0;
     }
     CHECK(kept == ch->rx.kept);
     CHECK(kept <= RNIC_KEPT + (size_t)RNIC_POSTED * RNIC_SIZE_MAX);
@@ -360,7 +560,7 @@ static void check(void)
 
 static void look(void)
 {
-    while (rnic_cq_look(&z.cq, z.now, 64)) {
+    while (rnic_cq_look(&z.cq, z.now, z.most)) {
         check();
     }
     check();
@@ -368,19 +568,68 @@ static void look(void)
 
 /* ---- the peer ---- */
 
+static bool judge_open(const struct rnic_frame *f, const uint8_t *bytes)
+{
+    uint32_t index = f->len < 4 ? 0 : word(bytes);
+
+    if (!index || index >= RNIC_FLOWS || z.uses[index] || z.unanswered == RNIC_OPENS ||
+        f->len > 4 + RNIC_OPEN_MAX) {
+        return false;
+    }
+    z.uses[index] = 1;
+    z.unanswered++;
+    return f->len == 4 || bytes[4] != 0xff;
+}
+
+static bool judge_opened(const struct rnic_frame *f, const uint8_t *bytes)
+{
+    struct model *m = f->len < 8 ? NULL : model(word(bytes));
+    uint32_t its = m ? word(bytes + 4) : 0;
+
+    if (!m || !m->asked || f->len > 8 + RNIC_OPEN_MAX || its >= RNIC_FLOWS ||
+        z.uses[its]) {
+        return false;
+    }
+    m->begun = m->asked = false;
+    m->told = true;
+    m->peer = its;
+    if (its) {
+        z.uses[its] = 1;
+    } else if (!m->x) {
+        *m = (struct model){0};
+        return true;
+    }
+    return !m->x || f->len == 8 || bytes[8] != 0xff;
+}
+
 /* Is that a frame to be taken? */
 static bool judge_frame(const struct rnic_frame *f, const uint8_t *bytes)
 {
-    if (!f->index) {
-        return f->len == 0 || bytes[0] != 0xff;
-    }
-    for (unsigned i = 0; i < N_FLOWS; i++) {
-        if (z.flow[i].f.index == f->index) {
-            g_byte_array_append(z.flow[i].sent, bytes, f->len);
-            return true;
+    struct model *m;
+
+    switch (f->kind) {
+    case RNIC_OPEN:
+        return judge_open(f, bytes);
+    case RNIC_OPENED:
+        return judge_opened(f, bytes);
+    case RNIC_CLOSE:
+        m = f->len == 4 ? model(word(bytes)) : NULL;
+        if (!m || !m->peer || m->peer_closed) {
+            return false;
         }
+        m->peer_closed = true;
+        model_release(m);
+        return true;
+    default:
+        m = model(f->index);
+        if (!m || !m->peer || m->peer_closed) {
+            return false;
+        }
+        if (m->x) {
+            g_byte_array_append(m->x->sent, bytes, f->len);
+        }
+        return true;
     }
-    return false;
 }
 
 /* What the SEND means to an honest peer and its daemon; false: it is a lie. */
@@ -408,10 +657,17 @@ static bool judge(const uint8_t *p, uint32_t len)
         z.high = class;
         z.left[class] += h.credits;
     }
+    if (z.unsure) {
+        return true;
+    }
     for (uint32_t at = RNIC_SEND_HEADER; at < len; at += RNIC_FRAME + f.len) {
         if (rnic_get_frame(p + at, len - at, &f) ||
             !judge_frame(&f, p + at + RNIC_FRAME)) {
             return false;
+        }
+        if (!f.index && at + RNIC_FRAME + f.len < len) {
+            z.unsure = true;
+            return true;
         }
     }
     return true;
@@ -427,6 +683,7 @@ static void arrives(const uint8_t *bytes, uint32_t len, enum ibv_wc_opcode opcod
     memcpy(z.receive[z.rx_first % RNIC_POSTED].data, bytes, len);
     if (z.lose && z.told) { /* what is behind it shows that */
         z.lose = false;
+        z.odd = z.unsure = true;
         z.rx_first++;
         z.told--;
         return;
@@ -436,6 +693,24 @@ static void arrives(const uint8_t *bytes, uint32_t len, enum ibv_wc_opcode opcod
     z.liar |= opcode != IBV_WC_RECV || !judge(bytes, len);
 }
 
+/* An OPEN, OPENED or CLOSE: its kind and bytes, right but for what the input wants. */
+static uint32_t put_control(uint8_t *p, struct rnic_frame *f, unsigned bad)
+{
+    uint32_t first = GUINT32_TO_BE(take(1) + (bad & BAD_INDEX ? take(2) * 16 : 0));
+    uint32_t second = GUINT32_TO_BE(take(1));
+    uint32_t len = take(1) % 16;
+
+    f->index = 0;
+    f->kind = (uint8_t)(RNIC_OPEN + bad / 64 % 3);
+    memcpy(p, &first, sizeof(first));
+    memcpy(p + 4, f->kind == RNIC_OPENED ? &second : &first, sizeof(second));
+    p[f->kind == RNIC_OPEN ? 4 : 8] = (uint8_t)take(1);
+    if (bad & EMPTY) {
+        return len;
+    }
+    return f->kind == RNIC_CLOSE ? 4 : 9 + len;
+}
+
 /* A frame; its size. */
 static uint32_t put_frame(uint8_t *p, uint32_t room)
 {
@@ -443,16 +718,19 @@ static uint32_t put_frame(uint8_t *p, uint32_t room)
     uint32_t len = bad & EMPTY ? 0 : 1 + take(2) % 5000;
     struct rnic_frame f = {.index = z.flow[i].f.index, .kind = RNIC_DATA};
 
-    len = MIN(len, room - RNIC_FRAME);
-    if (bad & OF_CHANNEL) {
-        f.index = 0;
-        f.kind = (uint8_t)(1 + bad / 64);
+    if (room < RNIC_FRAME + 32) {
+        return 0;
     }
-    f.index += bad & BAD_INDEX ? 7 + (bad & 0xf0) * 4096u : 0;
+    len = MIN(len, room - RNIC_FRAME);
+    memset(p + RNIC_FRAME, (int)(len + z.now / MS), MAX(len, 32));
+    if (bad & OF_CHANNEL) {
+        len = put_control(p + RNIC_FRAME, &f, bad);
+    } else {
+        f.index += bad & BAD_INDEX ? 7 + (bad & 0xf0) * 4096u : 0;
+    }
     f.kind = (uint8_t)(f.kind + (bad & BAD_KIND ? 5 : 0));
     f.len = (uint16_t)(bad & TOO_LONG ? room : len);
     rnic_put_frame(p, &f);
-    memset(p + RNIC_FRAME, (int)(len + z.now / MS), len);
     return RNIC_FRAME + len;
 }
 
@@ -477,7 +755,12 @@ static void peer_sends(void)
         h.size = h.credits ? MIN(MAX(h.size, RNIC_SIZE_MIN << z.high), RNIC_SIZE_MAX) : 0;
     }
     while (frames-- && size > len + RNIC_FRAME) {
+        uint32_t was = len;
+
         len += put_frame(bytes + len, size - len);
+        if (len == was || (!(bad & MIXED) && !word(bytes + was))) {
+            break;
+        }
     }
     rnic_put_send(bytes, &h);
     bytes[0] = (uint8_t)(bytes[0] + (bad & BAD_VERSION ? 1 : 0));
@@ -512,6 +795,7 @@ static void stray(unsigned how)
 {
     uint64_t id = z.seen ^ (how & 1 ? 1ull << (32 + how % 31) : 0);
 
+    z.odd = z.unsure = true;
     id += how & 2 ? how * 64 : 0;
     complete(id, how & 4 ? IBV_WC_WR_FLUSH_ERR : IBV_WC_SUCCESS, how * 100);
 }
@@ -527,27 +811,56 @@ static void flush(void)
 static void writes(struct fuzz_flow *x, uint32_t len)
 {
     static const uint8_t bytes[65536];
-    ssize_t n = rnic_flow_send(&x->f, bytes, len);
+    ssize_t n;
 
+    if (!x->open) {
+        return;
+    }
+    n = rnic_flow_send(&x->f, bytes, len);
     CHECK(n == -1 ? z.ch->phase > RNIC_UP : n <= (ssize_t)len);
     if (n >= 0 && n < (ssize_t)len) {
         reached[NO_ROOM].is = true;
     }
 }
 
-static void open_flow(struct fuzz_flow *x)
+static void begin_flow(unsigned len)
 {
-    CHECK(rnic_flow_open(z.ch, &x->f));
-    x->f.peer_index = 1 + (uint32_t)(x - z.flow);
-    g_byte_array_set_size(x->sent, 0);
-    x->taken = 0;
-    x->stops = x->lost = false;
+    static const uint8_t bytes[RNIC_OPEN_MAX];
+    struct fuzz_flow *x = free_flow();
+
+    if (x && z.ch->n_places < INDICES &&
+        rnic_flow_begin(z.ch, &x->f, bytes, len % (RNIC_OPEN_MAX + 1))) {
+        use_flow(x, (struct model){.begun = true});
+    }
 }
 
 static void close_flow(struct fuzz_flow *x)
 {
+    struct model *m;
+
+    if (!x->used) {
+        return;
+    }
+    m = model(x->f.index);
     rnic_flow_close(&x->f);
-    rnic_channel_release(z.ch, x->f.index);
+    x->used = x->open = false;
+    if (m && m->x == x) {
+        m->x = NULL;
+        m->closed = true;
+        if ((m->begun && !m->asked) || (!m->begun && !m->peer)) {
+            *m = (struct model){0}; /* the peer knows nothing of it, or has refused */
+        } else if (m->peer && m->peer_closed && z.ch->phase > RNIC_UP) {
+            m->close_sent = true;
+            model_release(m);
+        }
+    }
+}
+
+static void answer_waiting(bool accept)
+{
+    if (z.n_waiting) {
+        answer_open(z.waiting[--z.n_waiting], accept);
+    }
 }
 
 static void answer_grow(enum rnic_side side, bool yes)
@@ -560,11 +873,18 @@ static void answer_grow(enum rnic_side side, bool yes)
     }
 }
 
+static void go_on(struct fuzz_flow *x)
+{
+    x->stops = false;
+    if (x->used) {
+        rnic_flow_go_on(&x->f);
+    }
+}
+
 static void step(void)
 {
     unsigned what = take(1), arg = what / STEPS;
     struct fuzz_flow *x = &z.flow[arg % N_FLOWS];
-    static const uint8_t bytes[64];
 
     switch (what % STEPS) {
     case SEND:
@@ -583,32 +903,37 @@ static void step(void)
         z.lose = true;
         break;
     case FLUSH:
+        z.odd = true;
         flush();
         break;
     case WRITE:
         writes(x, take(2));
         break;
     case WANT:
-        rnic_flow_want(&x->f, arg & 4);
+        if (x->open) {
+            rnic_flow_want(&x->f, arg & 4);
+        }
         break;
     case WAIT:
         x->stops = true;
         break;
     case GO_ON:
-        x->stops = false;
-        rnic_flow_go_on(&x->f);
+        go_on(x);
         break;
-    case REOPEN:
+    case CLOSE:
         close_flow(x);
-        open_flow(x);
+        break;
+    case BEGIN:
+        begin_flow(take(1) * 5);
+        break;
+    case ANSWER:
+        answer_waiting(arg & 1);
         break;
     case GROW:
         answer_grow(arg & 1 ? RNIC_RX : RNIC_TX, !(arg & 2));
         break;
-    case TELL:
-        rnic_channel_tell(z.ch, 1 + arg % 4, bytes, take(1) % sizeof(bytes));
-        break;
     case PASS:
+        rnic_cq_arm(&z.cq, z.now);
         z.now += take(1) * 10 * MS;
         break;
     default:
@@ -616,7 +941,7 @@ static void step(void)
         break;
     }
     for (unsigned i = 0; i < N_FLOWS; i++) {
-        reached[WAITS].is |= z.flow[i].f.kept != NULL;
+        reached[WAITS].is |= z.flow[i].used && z.flow[i].f.kept;
     }
 }
 
@@ -635,6 +960,7 @@ static void begin(unsigned bits)
 
     memset(&z, 0, sizeof(z));
     z.now = 1000 * MS;
+    z.most = bits & LITTLE ? 1 : 65536;
     CHECK(rnic_cq_init(&z.cq, (struct ibv_cq *)(void *)&z, NULL));
     config.tx = rnic_block_new(NULL, RNIC_TX, n, RNIC_SIZE_MIN);
     config.rx = rnic_block_new(NULL, RNIC_RX, n, RNIC_SIZE_MIN);
@@ -643,7 +969,12 @@ static void begin(unsigned bits)
     z.left[0] = z.told = n;
     for (unsigned i = 0; i < N_FLOWS; i++) {
         z.flow[i].sent = g_byte_array_new();
-        open_flow(&z.flow[i]);
+        if (i < 2) { /* open on both sides */
+            CHECK(channel_take_place(z.ch, &z.flow[i].f, i + 1));
+            z.ch->peer_uses[0] |= (uint8_t)(2u << i);
+            z.uses[i + 1] = 1;
+            use_flow(&z.flow[i], (struct model){.peer = i + 1, .told = true});
+        }
     }
     if (!(bits & LATE)) {
         rnic_channel_up(z.ch);
@@ -653,20 +984,25 @@ static void begin(unsigned bits)
 /* It breaks, in its time. */
 static void end(void)
 {
-    bool flushes = take(1) & 1;
+    unsigned how = take(1);
+    bool flushes = how & 1, says = how & 2, sure;
 
+    sure = !z.odd && !z.liar && z.ch->phase <= RNIC_UP && !z.unsure;
     rnic_channel_break(z.ch, "the end");
     look();
     if (flushes) {
         flush();
         look();
     }
+    if (says) {
+        rnic_channel_in_err(z.ch);
+    }
     for (unsigned i = 0; i < N_FLOWS; i++) {
-        z.flow[i].stops = false;
-        rnic_flow_go_on(&z.flow[i].f);
+        go_on(&z.flow[i]);
     }
     look();
-    z.now += RNIC_BREAK_NS + 1;
+    CHECK(!sure || !flushes || (z.broken && z.all));
+    z.now += RNIC_BREAK_NS + RNIC_CQ_LATE_NS + 1;
     look();
     CHECK(z.broken);
     for (unsigned i = 0; i < N_FLOWS; i++) {

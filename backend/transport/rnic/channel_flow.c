@@ -78,6 +78,7 @@ static bool place_more(struct rnic_channel *ch)
     }
     ch->place = more;
     ch->n_places = n;
+    ch->place[0] = (struct rnic_place){0}; /* the channel's: never used */
     for (uint32_t i = MAX(was, 1); i < n; i++) {
         place_add_free(ch, i);
     }
