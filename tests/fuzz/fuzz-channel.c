@@ -696,19 +696,23 @@ static void arrives(const uint8_t *bytes, uint32_t len, enum ibv_wc_opcode opcod
 /* An OPEN, OPENED or CLOSE: its kind and bytes, right but for what the input wants. */
 static uint32_t put_control(uint8_t *p, struct rnic_frame *f, unsigned bad)
 {
-    uint32_t first = GUINT32_TO_BE(take(1) + (bad & BAD_INDEX ? take(2) * 16 : 0));
-    uint32_t second = GUINT32_TO_BE(take(1));
+    unsigned kind = RNIC_OPEN + bad / 64 % 3, own = f->index;
+    uint32_t first = kind == RNIC_OPEN ? take(1) : own, second = take(1);
     uint32_t len = take(1) % 16;
 
     f->index = 0;
-    f->kind = (uint8_t)(RNIC_OPEN + bad / 64 % 3);
+    f->kind = (uint8_t)kind;
+    first = GUINT32_TO_BE(first + (bad & BAD_INDEX ? take(2) * 16 : 0));
+    second = GUINT32_TO_BE(second);
     memcpy(p, &first, sizeof(first));
-    memcpy(p + 4, f->kind == RNIC_OPENED ? &second : &first, sizeof(second));
-    p[f->kind == RNIC_OPEN ? 4 : 8] = (uint8_t)take(1);
+    if (kind == RNIC_OPENED) {
+        memcpy(p + 4, &second, sizeof(second));
+    }
+    p[kind == RNIC_OPEN ? 4 : 8] = (uint8_t)take(1);
     if (bad & EMPTY) {
         return len;
     }
-    return f->kind == RNIC_CLOSE ? 4 : 9 + len;
+    return kind == RNIC_CLOSE ? 4 : 9 + len;
 }
 
 /* A frame; its size. */
