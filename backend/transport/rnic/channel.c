@@ -73,12 +73,12 @@ _Atomic(struct rnic_block *) channel_stuck;
 
 void rnic_block_free(struct rnic_block *b)
 {
-    int err = rnic_verbs->dereg_mr(b->mr);
+    int kept = rnic_verbs->dereg_mr(b->mr);
 
-    if (err) {
+    if (kept) {
         b->stuck = atomic_exchange(&channel_stuck, b);
         log_msg(LOG_LVL_ERROR, "%zu bytes of a channel stay registered: %s",
-                (size_t)b->n * b->size, g_strerror(abs(err)));
+                (size_t)b->n * b->size, g_strerror(abs(kept)));
         return;
     }
     free(b->memory);
