@@ -63,6 +63,7 @@ struct look {
 };
 
 static GPtrArray *nics;
+static const struct rnic_nic_ops *ops;
 static bool suspended, stopping;
 
 /* ---- on the lane ---- */
@@ -83,7 +84,7 @@ static void say(struct look *l, enum rnic_state state, const char *fmt, ...)
 static void say_failed(struct look *l, const char *what, int err)
 {
     l->failed = true;
-    say(l, RNIC_ABSENT, "%s: %s", what, g_strerror(err));
+    say(l, RNIC_NIC_ABSENT, "%s: %s", what, g_strerror(err));
 }
 
 /* There is none of its name in @list, of @n, which may be NULL, with @err. */
@@ -96,13 +97,13 @@ static void say_missing(struct look *l, struct ibv_device **list, int n, int err
                                rnic_verbs->get_device_name(list[i]));
     }
     if (others->len) {
-        say(l, RNIC_ABSENT, "there is no device %s, but %s", l->name, others->str);
+        say(l, RNIC_NIC_ABSENT, "there is no device %s, but %s", l->name, others->str);
     } else if (!list && err != ENOSYS && err != ENOENT) {
-        say(l, RNIC_ABSENT, "devices cannot be listed: %s", g_strerror(err));
+        say(l, RNIC_NIC_ABSENT, "devices cannot be listed: %s", g_strerror(err));
     } else if (!list || access("/dev/infiniband", F_OK) < 0) {
-        say(l, RNIC_ABSENT, "no /dev/infiniband: is the module ib_uverbs loaded?");
+        say(l, RNIC_NIC_ABSENT, "no /dev/infiniband: is the module ib_uverbs loaded?");
     } else {
-        say(l, RNIC_ABSENT,
+        say(l, RNIC_NIC_ABSENT,
             "there is no RDMA device for which libibverbs has a driver "
             "(ibverbs-providers)");
     }
@@ -111,14 +112,14 @@ static void say_missing(struct look *l, struct ibv_device **list, int n, int err
 static void say_not_opened(struct look *l, int err)
 {
     if (err == EACCES || err == EPERM) {
-        say(l, RNIC_ABSENT,
+        say(l, RNIC_NIC_ABSENT,
             "permission denied: DeviceAllow= of the unit, or the rights of "
             "/dev/infiniband/uverbs*");
     } else if (err == ENOENT) {
-        say(l, RNIC_ABSENT,
+        say(l, RNIC_NIC_ABSENT,
             "no device file in /dev/infiniband: PrivateDevices= of the unit, or udev");
     } else if (err == ENODEV || err == ENXIO) {
-        say(l, RNIC_ABSENT, "it has just been removed");
+        say(l, RNIC_NIC_ABSENT, "it has just been removed");
     } else {
         say_failed(l, "cannot be opened", err);
     }
@@ -181,16 +182,16 @@ static void look_at_port(struct look *l)
     l->dev.mtu = attr.active_mtu ? 128u << attr.active_mtu : 0;
     l->dev.mbit_s = speed_of(&attr);
     if (attr.state != IBV_PORT_ACTIVE) {
-        say(l, RNIC_DOWN, "its port %u is down", l->dev.port);
+        say(l, RNIC_NIC_DOWN, "its port %u is down", l->dev.port);
     } else if (found < 0) { /* it may be too long */
-        say(l, RNIC_DOWN, "its GID table cannot be read: %s", g_strerror(-found));
+        say(l, RNIC_NIC_DOWN, "its GID table cannot be read: %s", g_strerror(-found));
     } else if (!found) {
         char text[CONFIG_GID_STRLEN];
 
         config_format_gid(&l->address, text);
-        say(l, RNIC_DOWN, "address %s is not on it", text);
+        say(l, RNIC_NIC_DOWN, "address %s is not on it", text);
     } else {
-        say(l, RNIC_UP, "%s", "");
+        say(l, RNIC_NIC_UP, "%s", "");
     }
 }
 
@@ -290,8 +291,8 @@ static void close_device(void *arg)
 const char *rnic_state_name(enum rnic_state state)
 {
     static const char *const names[] = {
-        [RNIC_ABSENT] = "absent", [RNIC_OPENING] = "opening", [RNIC_UP] = "up",
-        [RNIC_DOWN] = "down",     [RNIC_RESTING] = "resting", [RNIC_CLOSING] = "closing",
+        [RNIC_NIC_ABSENT] = "absent", [RNIC_NIC_OPENING] = "opening", [RNIC_NIC_UP] = "up",
+        [RNIC_NIC_DOWN] = "down",     [RNIC_NIC_RESTING] = "resting", [RNIC_NIC_CLOSING] = "closing",
     };
 
     return names[state];
@@ -299,7 +300,7 @@ const char *rnic_state_name(enum rnic_state state)
 
 static void set_state(struct rnic_nic *nic, enum rnic_state state, const char *reason)
 {
-    bool bad = state == RNIC_ABSENT || state == RNIC_DOWN || state == RNIC_RESTING;
+    bool bad = state == RNIC_NIC_ABSENT || state == RNIC_NIC_DOWN || state == RNIC_NIC_RESTING;
 
     if (state == nic->state && strcmp(reason, nic->reason) == 0) {
         return;
@@ -357,7 +358,7 @@ static void fail(struct rnic_nic *nic, bool opening, const char *reason)
     gint64 now = g_get_monotonic_time(), rest = (gint64)rnic_rest_ms * 1000;
 
     if (opening && nic->failed_at && now - nic->failed_at < (gint64)rnic_same_ms * 1000) {
-        set_state(nic, RNIC_ABSENT, reason); /* it is still the last one */
+        set_state(nic, RNIC_NIC_ABSENT, reason); /* it is still the last one */
         return;
     }
     nic->failures++;
@@ -366,9 +367,9 @@ static void fail(struct rnic_nic *nic, bool opening, const char *reason)
             g_strdup_printf("failed twice in a minute, at last: %s", reason);
 
         leave_alone(nic, rnic_rest_ms);
-        set_state(nic, RNIC_RESTING, text);
+        set_state(nic, RNIC_NIC_RESTING, text);
     } else {
-        set_state(nic, RNIC_ABSENT, reason);
+        set_state(nic, RNIC_NIC_ABSENT, reason);
     }
     nic->failed_at = now;
 }
@@ -449,10 +450,14 @@ static bool run(struct rnic_nic *nic, void (*fn)(void *arg), struct look *l)
     return err == 0;
 }
 
-static bool shut(struct rnic_nic *nic)
+/* @gone: there is no such device any more. */
+static bool shut(struct rnic_nic *nic, bool gone)
 {
     struct look *l = g_new0(struct look, 1);
 
+    if (ops) {
+        ops->give_up(nic, gone);
+    }
     l->dev = nic->dev;
     unwatch(nic); /* its descriptor is closed with it */
     if (!run(nic, close_device, l)) {
@@ -482,8 +487,8 @@ static bool look_again(struct rnic_nic *nic)
     if (nic->watch) { /* it may be gone because it has failed */
         take_events(nic);
     }
-    fatal = nic->fatal && l->state == RNIC_ABSENT;
-    if (l->state == RNIC_ABSENT && nic->dev.ctx && !shut(nic)) {
+    fatal = nic->fatal && l->state == RNIC_NIC_ABSENT;
+    if (l->state == RNIC_NIC_ABSENT && nic->dev.ctx && !shut(nic, !l->failed)) {
         g_free(l);
         return false;
     }
@@ -493,6 +498,9 @@ static bool look_again(struct rnic_nic *nic)
         set_state(nic, l->state, l->reason);
     }
     g_free(l);
+    if (ops) {
+        ops->seen(nic);
+    }
     return true;
 }
 
@@ -508,8 +516,8 @@ static bool settle(struct rnic_nic *nic)
     bool fatal = nic->fatal;
 
     if (why && nic->dev.ctx) {
-        set_state(nic, RNIC_CLOSING, why);
-        if (!shut(nic)) {
+        set_state(nic, RNIC_NIC_CLOSING, why);
+        if (!shut(nic, fatal)) {
             return false;
         }
     }
@@ -555,8 +563,8 @@ static void keep(void *opaque)
             nap(nic, (unsigned)(rest / 1000) + 1);
             continue;
         }
-        if (nic->state == RNIC_CLOSING || nic->state == RNIC_RESTING) {
-            set_state(nic, RNIC_OPENING, "");
+        if (nic->state == RNIC_NIC_CLOSING || nic->state == RNIC_NIC_RESTING) {
+            set_state(nic, RNIC_NIC_OPENING, "");
         }
         ok = look_again(nic);
         if (!ok) {
@@ -617,7 +625,7 @@ static void add(struct nic_config *cfg)
     nic->cfg = cfg;
     nic->log = (struct log_subject){.name = cfg->name, .kind = "NIC"};
     nic->since = g_get_monotonic_time();
-    nic->state = RNIC_OPENING;
+    nic->state = RNIC_NIC_OPENING;
     g_ptr_array_add(nics, nic);
     nic->control = rnic_control_new(&err);
     if (nic->control) {
@@ -626,6 +634,11 @@ static void add(struct nic_config *cfg)
         log_msg(LOG_LVL_ERROR, "NIC %s is not used: %s", cfg->name, err->message);
         nic_free(nic);
     }
+}
+
+void rnic_nics_set_ops(const struct rnic_nic_ops *to)
+{
+    ops = to;
 }
 
 void rnic_nics_start(struct daemon_config *cfg)

@@ -19,12 +19,12 @@
 #include "transport/rnic/verbs.h"
 
 enum rnic_state {
-    RNIC_ABSENT,  /* not open: no device, or it cannot be had */
-    RNIC_OPENING, /* not open yet */
-    RNIC_UP,
-    RNIC_DOWN,    /* open, but its port is down or the address is not on it */
-    RNIC_RESTING, /* not open: it failed twice within RNIC_REST_MS */
-    RNIC_CLOSING, /* for good, for a change of its group, or for a restart */
+    RNIC_NIC_ABSENT,  /* not open: no device, or it cannot be had */
+    RNIC_NIC_OPENING, /* not open yet */
+    RNIC_NIC_UP,
+    RNIC_NIC_DOWN,    /* open, but its port is down or the address is not on it */
+    RNIC_NIC_RESTING, /* not open: it failed twice within RNIC_REST_MS */
+    RNIC_NIC_CLOSING, /* for good, for a change of its group, or for a restart */
 };
 
 #define RNIC_REASON_LEN 200u
@@ -63,6 +63,21 @@ struct rnic_nic {
     bool kicked;             /* there is something to do */
     struct coro *nap;        /* it sleeps */
     guint nap_timer, late_timer;
+    /* cm.c's */
+    struct rnic_cm *cm; /* NULL: it is not used */
+    bool cm_failed;     /* it could not be, and that was said */
+};
+
+/* Who uses NICs. */
+struct rnic_nic_ops {
+    /* It was looked at, and may be another than before. */
+    void (*seen)(struct rnic_nic *nic);
+    /*
+     * It is about to be closed, and nothing is to use it any more when this returns.
+     * @gone: there is no such device any more.  In a coroutine; it ends when the control
+     * threads are given up at the latest.
+     */
+    void (*give_up)(struct rnic_nic *nic, bool gone);
 };
 
 /* How often the device is looked at, besides when it or a port has an event. */
@@ -77,6 +92,8 @@ struct rnic_nic {
 /* How long closing may take.  libibverbs waits 5 s for udev when it may not open one. */
 #define RNIC_CLOSE_MS 6000u
 
+/* @ops stay valid; NULL: nobody.  While there are no NICs. */
+void rnic_nics_set_ops(const struct rnic_nic_ops *ops);
 /* Take the NICs of @cfg.  Outside of coroutines. */
 void rnic_nics_start(struct daemon_config *cfg);
 /* The same, for those whose groups are new, removed or changed; @say gets a line about

@@ -53,7 +53,8 @@ static void expect(enum rnic_state state, const char *reason)
         }
         g_main_context_iteration(NULL, TRUE);
     }
-    g_assert_true((nic->dev.ctx != NULL) == (state == RNIC_UP || state == RNIC_DOWN));
+    g_assert_true((nic->dev.ctx != NULL) ==
+                  (state == RNIC_NIC_UP || state == RNIC_NIC_DOWN));
 }
 
 static void expect_contexts(const char *device, int64_t n)
@@ -140,10 +141,10 @@ static void test_up(void)
     softnic_do("fail get_device_list 0 ENOMEM");
     group("a", "up0", "10.1.0.1");
     rnic_nics_start(cfg);
-    g_assert_cmpint(nic_of("a")->state, ==, RNIC_OPENING);
-    expect(RNIC_ABSENT, "devices cannot be listed: ");
+    g_assert_cmpint(nic_of("a")->state, ==, RNIC_NIC_OPENING);
+    expect(RNIC_NIC_ABSENT, "devices cannot be listed: ");
     softnic_do("clear");
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     nic = nic_of("a");
     g_assert_cmpstr(nic->dev.kind, ==, "RoCE");
     g_assert_cmpuint(nic->dev.mtu, ==, 4096);
@@ -167,13 +168,13 @@ static void test_late(void)
     softnic_do("add la0 10.1.0.20");
     group("a", "la0", "10.1.0.20");
     rnic_nics_start(cfg);
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     rnic_late_ms = 20;
     softnic_do("delay query_port 0 300000");
-    expect(RNIC_UP, "a call has not come back");
+    expect(RNIC_NIC_UP, "a call has not come back");
     rnic_late_ms = RNIC_LATE_MS;
     softnic_do("clear");
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     end();
     softnic_do("remove la0");
 }
@@ -185,7 +186,7 @@ static void test_iwarp(void)
     softnic_do("add iw0 10.1.0.2 iwarp");
     group("a", "iw0", "10.1.0.99");
     rnic_nics_start(cfg);
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     g_assert_cmpstr(nic_of("a")->dev.kind, ==, "iWARP");
     end();
     softnic_do("remove iw0");
@@ -200,11 +201,11 @@ static void test_link(void)
     rnic_look_ms = 1000000; /* events alone */
     group("a", "link0", "10.1.0.3");
     rnic_nics_start(cfg);
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     softnic_do("down link0");
-    expect(RNIC_DOWN, "port 1 is down");
+    expect(RNIC_NIC_DOWN, "port 1 is down");
     softnic_do("up link0");
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     g_assert_cmpuint(nic_of("a")->events, ==, 3);
     g_assert_cmpint(softnic_count("calls", "ack_async_event") - acked, ==, 3);
     g_assert_cmpuint(nic_of("a")->failures, ==, 0);
@@ -234,7 +235,7 @@ static void test_storm(void)
     rnic_look_ms = 1000000; /* events alone */
     group("a", "ev0", "10.1.0.18");
     rnic_nics_start(cfg);
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     looks = softnic_count("calls", "query_port");
     softnic_do("event ev0 %d", IBV_EVENT_SRQ_LIMIT_REACHED);
     take_events(1);
@@ -247,7 +248,7 @@ static void test_storm(void)
     looks += 2 + (g_get_monotonic_time() - since) / 100000;
     g_assert_cmpint(softnic_count("calls", "query_port"), <=, looks);
     softnic_do("down ev0");
-    expect(RNIC_DOWN, "port 1 is down");
+    expect(RNIC_NIC_DOWN, "port 1 is down");
     end();
     softnic_do("remove ev0");
 }
@@ -260,13 +261,13 @@ static void test_removed(void)
     group("a", "rx0", "10.1.0.4");
     rnic_nics_start(cfg);
     for (unsigned i = 0; i < 4; i++) { /* that is no failure */
-        expect(RNIC_UP, "");
+        expect(RNIC_NIC_UP, "");
         softnic_do("remove rx0");
-        expect(RNIC_ABSENT, "no ");
+        expect(RNIC_NIC_ABSENT, "no ");
         g_assert_cmpint(softnic_count("contexts", "rx0"), <=, 0);
         softnic_do("add rx0 10.1.0.4");
     }
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     g_assert_cmpuint(nic_of("a")->failures, ==, 0);
     end();
     softnic_do("remove rx0");
@@ -283,9 +284,9 @@ static void test_unasked(void)
     softnic_do("fail query_device 1 EIO");
     group("a", "un0", "10.1.0.16");
     rnic_nics_start(cfg);
-    expect(RNIC_ABSENT, "cannot be asked: ");
+    expect(RNIC_NIC_ABSENT, "cannot be asked: ");
     g_assert_cmpint(softnic_count("calls", "get_async_event"), ==, reads);
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     end();
     softnic_do("remove un0");
 }
@@ -298,17 +299,17 @@ static void test_fatal(void)
     softnic_do("add hca0 10.1.0.5");
     group("a", "hca0", "10.1.0.5");
     rnic_nics_start(cfg);
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     softnic_do("unplug hca0");
-    expect(RNIC_ABSENT, "no ");
+    expect(RNIC_NIC_ABSENT, "no ");
     softnic_do("add hca0 10.1.0.5");
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     g_assert_cmpuint(nic_of("a")->failures, ==, 1);
     softnic_do("unplug hca0");
-    expect(RNIC_RESTING, "failed twice in a minute, at last: the device has failed");
+    expect(RNIC_NIC_RESTING, "failed twice in a minute, at last: the device has failed");
     softnic_do("add hca0 10.1.0.5");
     let_it_turn();
-    g_assert_cmpint(nic_of("a")->state, ==, RNIC_RESTING);
+    g_assert_cmpint(nic_of("a")->state, ==, RNIC_NIC_RESTING);
     g_assert_cmpint(softnic_count("contexts", "hca0"), ==, 0);
     end();
     softnic_do("remove hca0");
@@ -324,21 +325,21 @@ static void test_recovers(void)
     softnic_do("add rc0 10.1.0.19");
     group("a", "rc0", "10.1.0.19");
     rnic_nics_start(cfg);
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     opened = softnic_count("calls", "open_device");
     softnic_do("fail open_device 1 EIO");
     softnic_do("fail open_device 2 EAGAIN");
     softnic_do("fail open_device 3 ENODEV");
     rnic_look_ms = 1000000;
     softnic_do("event rc0 %d", IBV_EVENT_DEVICE_FATAL);
-    expect(RNIC_ABSENT, "the device has failed");
+    expect(RNIC_NIC_ABSENT, "the device has failed");
     let_it_turn();
     g_assert_cmpint(softnic_count("calls", "open_device"), ==, opened);
     rnic_look_ms = 5;
     nic_of("a")->not_before = 0;
     rnic_nics_resume();
-    expect(RNIC_ABSENT, "it has just been removed");
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_ABSENT, "it has just been removed");
+    expect(RNIC_NIC_UP, "");
     g_assert_cmpuint(nic_of("a")->failures, ==, 1);
     end();
     softnic_do("remove rc0");
@@ -352,18 +353,18 @@ static void test_rests(void)
     softnic_do("fail open_device 2 EIO");
     group("a", "bad0", "10.1.0.6");
     rnic_nics_start(cfg);
-    expect(RNIC_RESTING, "cannot be opened: ");
+    expect(RNIC_NIC_RESTING, "cannot be opened: ");
     g_assert_cmpuint(nic_of("a")->failures, ==, 2);
     let_it_turn();
-    g_assert_cmpint(nic_of("a")->state, ==, RNIC_RESTING);
+    g_assert_cmpint(nic_of("a")->state, ==, RNIC_NIC_RESTING);
     /* The time is over. */
     nic_of("a")->not_before = nic_of("a")->failed_at = 1;
     rnic_nics_resume();
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     /* One that cannot be asked is closed again. */
     softnic_do("fail query_port 1 EIO");
-    expect(RNIC_ABSENT, "port cannot be asked: ");
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_ABSENT, "port cannot be asked: ");
+    expect(RNIC_NIC_UP, "");
     g_assert_cmpint(softnic_count("contexts", "bad0"), ==, 1);
     end();
     softnic_do("remove bad0");
@@ -376,11 +377,11 @@ static void test_refused(void)
     softnic_do("fail open_device 0 %d", EACCES);
     group("a", "no0", "10.1.0.7");
     rnic_nics_start(cfg);
-    expect(RNIC_ABSENT, "permission denied: DeviceAllow=");
+    expect(RNIC_NIC_ABSENT, "permission denied: DeviceAllow=");
     let_it_look(3);
     g_assert_cmpuint(nic_of("a")->failures, ==, 0); /* so it does not rest */
     softnic_do("clear");
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     end();
     softnic_do("remove no0");
 }
@@ -392,21 +393,21 @@ static void test_address(void)
     group("a", "ad0", "10.1.0.10");
     group("b", "other0", "10.1.0.11");
     rnic_nics_start(cfg);
-    expect(RNIC_DOWN, "address 10.1.0.10 is not on it");
-    while (nic_of("b")->state == RNIC_OPENING) {
+    expect(RNIC_NIC_DOWN, "address 10.1.0.10 is not on it");
+    while (nic_of("b")->state == RNIC_NIC_OPENING) {
         g_main_context_iteration(NULL, TRUE);
     }
     g_assert_cmpstr(nic_of("b")->reason, ==, "there is no device other0, but ad0");
     /* That cannot be found out: the NIC stays open. */
     softnic_do("fail query_gid_table 0 EINVAL");
-    expect(RNIC_DOWN, "its GID table cannot be read: ");
+    expect(RNIC_NIC_DOWN, "its GID table cannot be read: ");
     softnic_do("clear");
     g_assert_cmpuint(nic_of("a")->failures, ==, 0);
     /* The group is corrected. */
     group("a", "ad0", "10.1.0.9");
     rnic_nics_reload(cfg, say, NULL);
     g_assert_cmpstr(said->str, ==, "NIC b: removed\nNIC a: changed\n");
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     end();
     softnic_do("remove ad0");
 }
@@ -420,7 +421,7 @@ static void test_reload(void)
     softnic_do("add re1 10.1.0.13");
     group("a", "re0", "10.1.0.12");
     rnic_nics_start(cfg);
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     /* Added, and nothing changes for the other. */
     group("a", "re0", "10.1.0.12");
     group("b", "re1", "10.1.0.13");
@@ -454,7 +455,7 @@ static void test_reload(void)
     while (strcmp(nic_of("a")->cfg->device, "re1") != 0 || nic_of("b")) {
         g_main_context_iteration(NULL, TRUE);
     }
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     g_assert_cmpint(softnic_count("contexts", "re1"), ==, 1);
     end();
     softnic_do("remove re1");
@@ -502,14 +503,14 @@ static void test_suspend(void)
     softnic_do("add su0 10.1.0.14");
     group("a", "su0", "10.1.0.14");
     rnic_nics_start(cfg);
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     s = suspend_all();
     g_assert_true(s.ok);
     g_assert_cmpint(softnic_count("contexts", "su0"), ==, 0);
     let_it_turn();
     g_assert_cmpint(softnic_count("contexts", "su0"), ==, 0);
     rnic_nics_resume();
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     /* One that does not let itself be closed in time; or there is none. */
     for (unsigned i = 0; i < 2; i++) {
         rnic_close_ms = i ? 60000 : 5;
@@ -523,7 +524,7 @@ static void test_suspend(void)
         let_it_turn();
         g_assert_cmpint(softnic_count("contexts", "su0"), ==, 0);
         rnic_nics_resume();
-        expect(RNIC_UP, "");
+        expect(RNIC_NIC_UP, "");
     }
     stops = false;
     rnic_close_ms = 60000;
@@ -564,7 +565,7 @@ static void test_left_open(void)
     softnic_do("add lo0 10.1.0.17");
     group("a", "lo0", "10.1.0.17");
     rnic_nics_start(cfg);
-    expect(RNIC_UP, "");
+    expect(RNIC_NIC_UP, "");
     softnic_do("delay query_port 0 500000");
     looks = softnic_count("calls", "query_gid_table"); /* which comes before */
     while (softnic_count("calls", "query_gid_table") < looks + 2) {
