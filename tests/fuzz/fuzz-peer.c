@@ -58,6 +58,17 @@ static void check_names(const struct peer_msg *m)
         CHECK(config_valid_name(m->datagram.network));
         CHECK(m->datagram.len <= PEER_MAX_DATA && m->datagram.dqpn <= 0xffffff);
         break;
+    case PEER_MSG_NIC:
+        CHECK(config_valid_name(m->nic.fabric) && m->nic.n <= PEER_MAX_NICS);
+        CHECK(m->nic.i < MAX(m->nic.n, 1));
+        break;
+    case PEER_MSG_CHANNEL:
+        CHECK(config_valid_name(m->channel.network));
+        CHECK(m->channel.flags <= PEER_CHANNEL_WANT);
+        break;
+    case PEER_MSG_CHANNEL_ANSWER:
+        CHECK(m->channel_answer.result < PEER_CHANNEL_RESULTS);
+        break;
     default:
         break;
     }

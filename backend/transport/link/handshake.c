@@ -21,6 +21,7 @@ void greet(struct peer_link *l)
     m.hello.min_version = PEER_VERSION_MIN;
     m.hello.max_version = PEER_VERSION_MAX;
     m.hello.timeout_ms = peers_self.timeout_ms;
+    m.hello.features = PEER_FEATURE_CHANNELS;
     memcpy(m.hello.instance, peers_self.instance, sizeof(m.hello.instance));
     peers_random(m.hello.nonce, sizeof(m.hello.nonce));
     g_strlcpy(m.hello.from, peers_self.name, sizeof(m.hello.from));

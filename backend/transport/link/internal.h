@@ -32,6 +32,7 @@ struct peers_self {
     const struct peer_ops *ops;
     const struct peer_claim_ops *claim_ops;
     void (*datagram)(struct peer *from, const struct peer_datagram *datagram);
+    const struct peer_channel_ops *channel_ops;
     /* About connections of which it is not known whose they are. */
     struct log_subject strangers_log;
     uint64_t strangers, turned_away;

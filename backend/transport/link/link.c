@@ -418,6 +418,7 @@ static void got_claim(struct peer_link *l, const struct peer_msg *m)
 static void got_message(struct peer_link *l, const struct peer_msg *m)
 {
     const struct peer_ops *ops = peers_self.ops;
+    const struct peer_channel_ops *channels = peers_self.channel_ops;
     struct peer_msg pong = {.type = PEER_MSG_PONG, .stamp = m->stamp};
 
     l->peer->received_messages++;
@@ -452,6 +453,15 @@ static void got_message(struct peer_link *l, const struct peer_msg *m)
         break;
     case PEER_MSG_DATAGRAM:
         GIVE(l, peers_self.datagram, &m->datagram);
+        break;
+    case PEER_MSG_NIC:
+        GIVE(l, channels ? channels->nic : NULL, &m->nic);
+        break;
+    case PEER_MSG_CHANNEL:
+        GIVE(l, channels ? channels->channel : NULL, &m->channel);
+        break;
+    case PEER_MSG_CHANNEL_ANSWER:
+        GIVE(l, channels ? channels->answer : NULL, &m->channel_answer);
         break;
     default: /* a greeting again */
         link_refuse(l, "unexpected message after authentication");

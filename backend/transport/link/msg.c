@@ -134,6 +134,18 @@ RECORD(datagram_record, struct peer_msg, FIELD_TEXT(datagram.network),
        FIELD(datagram.qkey), FIELD_MAX(datagram.flow_label, 0xfffff), FIELD(datagram.imm),
        FIELD(datagram.traffic_class), FIELD(datagram.hop_limit),
        FIELD_MAX(datagram.flags, PEER_DATAGRAM_IMM | PEER_DATAGRAM_SOLICITED))
+RECORD(channel_record, struct peer_msg, FIELD(channel.token[0]), FIELD(channel.token[1]),
+       FIELD_TEXT(channel.network), FIELD(channel.from[0]), FIELD(channel.from[1]),
+       FIELD(channel.to[0]), FIELD(channel.to[1]), FIELD(channel.from_nic.raw),
+       FIELD(channel.to_nic.raw), FIELD(channel.receives), FIELD(channel.size),
+       FIELD_MAX(channel.flags, PEER_CHANNEL_WANT))
+RECORD(channel_answer_record, struct peer_msg, FIELD(channel_answer.token[0]),
+       FIELD(channel_answer.token[1]),
+       FIELD_MAX(channel_answer.result, PEER_CHANNEL_RESULTS - 1),
+       FIELD(channel_answer.port), FIELD(channel_answer.receives),
+       FIELD(channel_answer.size))
+RECORD(nic_record, struct peer_msg, FIELD_MAX(nic.n, PEER_MAX_NICS), FIELD(nic.i),
+       FIELD(nic.address.raw), FIELD_TEXT(nic.fabric))
 
 static const struct body {
     uint16_t type;
@@ -153,6 +165,9 @@ static const struct body {
     {PEER_MSG_BIND, bind_record, UINT_MAX},
     {PEER_MSG_BIND_ANSWER, answer_record, UINT_MAX},
     {PEER_MSG_DATAGRAM, datagram_record, UINT_MAX},
+    {PEER_MSG_NIC, nic_record, UINT_MAX},
+    {PEER_MSG_CHANNEL, channel_record, UINT_MAX},
+    {PEER_MSG_CHANNEL_ANSWER, channel_answer_record, UINT_MAX},
 };
 
 /* NULL: not a type that is known. */
@@ -204,6 +219,9 @@ static void get_rest(struct reader *r, struct peer_msg *m)
     case PEER_MSG_CLAIM: /* HOLD may be about whoever has it */
     case PEER_MSG_PROVED:
         r->bad |= (!c->owner[0] && !c->owner[1]) || !c->generation; /* it begins with 1 */
+        break;
+    case PEER_MSG_NIC:
+        r->bad |= m->nic.n ? m->nic.i >= m->nic.n : m->nic.i > 0;
         break;
     case PEER_MSG_DATAGRAM:
         r->bad |= r->left > PEER_MAX_DATA;

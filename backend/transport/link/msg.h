@@ -44,7 +44,13 @@ enum peer_msg_type {
     PEER_MSG_BIND = 32,
     PEER_MSG_BIND_ANSWER = 33,
     PEER_MSG_DATAGRAM = 48,
+    /* Of channels, to those that have PEER_FEATURE_CHANNELS. */
+    PEER_MSG_NIC = 64,
+    PEER_MSG_CHANNEL = 65,
+    PEER_MSG_CHANNEL_ANSWER = 66,
 };
+
+#define PEER_FEATURE_CHANNELS UINT64_C(1)
 
 /* Why a link ends. */
 enum peer_close {
@@ -60,7 +66,7 @@ enum peer_close {
 struct peer_hello {
     uint16_t min_version, max_version;
     uint32_t timeout_ms;      /* of silence, after which the sender gives the link up */
-    uint64_t features, needs; /* can do, insists on: nothing yet */
+    uint64_t features, needs; /* can do; insists on: nothing yet */
     uint8_t instance[16];     /* random, of the process */
     uint8_t nonce[PEER_NONCE_LEN];
     char from[PEER_NAME_MAX + 1], to[PEER_NAME_MAX + 1]; /* hosts' names */
@@ -123,6 +129,46 @@ struct peer_datagram {
     uint32_t len;
 };
 
+/* One of the sender's RDMA NICs that are up.  The last of them ends the list, which takes
+ * the place of what was said before. */
+#define PEER_MAX_NICS 16u
+struct peer_nic {
+    uint8_t n, i;              /* of so many, from 0; n is 0: there are none */
+    struct pvrdma_gid address; /* of IP */
+    char fabric[PEER_NAME_MAX + 1];
+};
+
+enum { PEER_CHANNEL_WANT = 1 };
+
+/*
+ * "I will connect a channel between the VMs from and to": the sender's and the
+ * receiver's.  With flag WANT: "please do", and the token is the answer's only.
+ */
+struct peer_channel {
+    uint64_t token[2]; /* random, one-time: the CM's request must show it */
+    char network[PEER_NAME_MAX + 1];
+    uint64_t from[2], to[2]; /* owners */
+    struct pvrdma_gid from_nic, to_nic;
+    uint16_t receives; /* that the sender will have posted ... */
+    uint32_t size;     /* ... of that size */
+    uint8_t flags;
+};
+
+enum peer_channel_result {
+    PEER_CHANNEL_OK,
+    PEER_CHANNEL_NOT_NOW, /* it may be asked for again, later */
+    PEER_CHANNEL_REFUSED, /* not with that NIC, or not at all */
+    PEER_CHANNEL_RESULTS,
+};
+
+struct peer_channel_answer {
+    uint64_t token[2];
+    uint8_t result;    /* enum peer_channel_result */
+    uint16_t port;     /* OK: of the connection manager; likewise what follows */
+    uint16_t receives; /* that the receiver has posted */
+    uint32_t size;
+};
+
 struct peer_msg {
     uint16_t type; /* enum peer_msg_type */
     union {
@@ -134,6 +180,9 @@ struct peer_msg {
         struct peer_bind bind;
         struct peer_bind_answer answer;
         struct peer_datagram datagram;
+        struct peer_nic nic;
+        struct peer_channel channel;
+        struct peer_channel_answer channel_answer;
     };
 };
 

@@ -67,6 +67,11 @@ void peer_set_claim_ops(const struct peer_claim_ops *ops)
     peers_self.claim_ops = ops;
 }
 
+void peer_set_channel_ops(const struct peer_channel_ops *ops)
+{
+    peers_self.channel_ops = ops;
+}
+
 void peer_set_datagram(void (*fn)(struct peer *from,
                                   const struct peer_datagram *datagram))
 {
@@ -166,6 +171,11 @@ bool peer_is_replaced(const struct peer *peer)
 bool peer_has_ended(const struct peer *peer)
 {
     return peer->gone || peer->ended;
+}
+
+const uint8_t *peer_instance(const struct peer *peer)
+{
+    return peer->instance;
 }
 
 const struct sockaddr_storage *peer_address(const struct peer *peer)
@@ -371,6 +381,9 @@ void peer_link_up(struct peer *peer, struct peer_link *l)
     if (peers_self.claim_ops && peers_self.claim_ops->link_up) {
         peers_self.claim_ops->link_up(peer);
     }
+    if (peer->link == l && peers_self.channel_ops) {
+        peers_self.channel_ops->link_up(peer);
+    }
     if (peer->link == l) {
         tell_heard(peer);
     }
@@ -385,6 +398,9 @@ static void link_down(struct peer *peer)
     peer->since = peer->called = g_get_monotonic_time();
     if (peers_self.claim_ops && peers_self.claim_ops->link_down) {
         peers_self.claim_ops->link_down(peer);
+    }
+    if (peers_self.channel_ops) {
+        peers_self.channel_ops->link_down(peer);
     }
 }
 

@@ -48,9 +48,19 @@ struct peer_claim_ops {
     void (*link_down)(struct peer *peer);
 };
 
+/* Channels'.  All are there. */
+struct peer_channel_ops {
+    void (*nic)(struct peer *from, const struct peer_nic *nic);
+    void (*channel)(struct peer *from, const struct peer_channel *channel);
+    void (*answer)(struct peer *from, const struct peer_channel_answer *answer);
+    void (*link_up)(struct peer *peer);
+    void (*link_down)(struct peer *peer);
+};
+
 /* @ops stay valid; NULL: nobody. */
 void peer_set_ops(const struct peer_ops *ops);
 void peer_set_claim_ops(const struct peer_claim_ops *ops);
+void peer_set_channel_ops(const struct peer_channel_ops *ops);
 /* @datagram and its data hold until @fn returns. */
 void peer_set_datagram(void (*fn)(struct peer *from,
                                   const struct peer_datagram *datagram));
@@ -73,6 +83,10 @@ bool peer_hears(const struct peer *peer);
 bool peer_is_replaced(const struct peer *peer);
 /* It has said that it ends, or its group has gone: it will not be back in a moment. */
 bool peer_has_ended(const struct peer *peer);
+
+/* Of the daemon that the link leads to, or led to last: a random number. */
+#define PEER_INSTANCE_LEN 16u
+const uint8_t *peer_instance(const struct peer *peer);
 
 /* Where it listens. */
 const struct sockaddr_storage *peer_address(const struct peer *peer);
@@ -116,6 +130,12 @@ bool peer_send_bind_answer(struct peer *peer, const struct peer_bind_answer *ans
 /* @type: PEER_MSG_ASK, _CLAIM, _UNCLAIM, _HOLD or _PROVED. */
 bool peer_send_claim(struct peer *peer, enum peer_msg_type type,
                      const struct peer_claim *claim);
+
+/* Of channels; false, too, if the peer has none. */
+bool peer_send_nic(struct peer *peer, const struct peer_nic *nic);
+bool peer_send_channel(struct peer *peer, const struct peer_channel *channel);
+bool peer_send_channel_answer(struct peer *peer,
+                              const struct peer_channel_answer *answer);
 
 /* Management datagrams that may wait, for each peer and of each account. */
 #define PEER_MAX_MADS    (256u << 10)

@@ -336,6 +336,34 @@ bool peer_send_bind_answer(struct peer *peer, const struct peer_bind_answer *ans
     return send_if_up(peer, &m);
 }
 
+/* A daemon that knows no channels breaks the link at what it does not know. */
+static bool send_of_channels(struct peer *peer, const struct peer_msg *m)
+{
+    return peer->link && (link_hello(peer->link)->features & PEER_FEATURE_CHANNELS) &&
+           send_if_up(peer, m);
+}
+
+bool peer_send_nic(struct peer *peer, const struct peer_nic *nic)
+{
+    struct peer_msg m = {.type = PEER_MSG_NIC, .nic = *nic};
+
+    return send_of_channels(peer, &m);
+}
+
+bool peer_send_channel(struct peer *peer, const struct peer_channel *channel)
+{
+    struct peer_msg m = {.type = PEER_MSG_CHANNEL, .channel = *channel};
+
+    return send_of_channels(peer, &m);
+}
+
+bool peer_send_channel_answer(struct peer *peer, const struct peer_channel_answer *answer)
+{
+    struct peer_msg m = {.type = PEER_MSG_CHANNEL_ANSWER, .channel_answer = *answer};
+
+    return send_of_channels(peer, &m);
+}
+
 bool peer_send_claim(struct peer *peer, enum peer_msg_type type,
                      const struct peer_claim *claim)
 {

@@ -5,7 +5,7 @@
 
 #include "transport/link/msg.h"
 
-#define N_SAMPLES 13u
+#define N_SAMPLES 16u
 
 static uint8_t wire[PEER_MSG_MAX + 1];
 
@@ -80,6 +80,25 @@ static unsigned samples(struct peer_msg m[N_SAMPLES], const uint8_t *data, uint3
                                          .hold_ms = 1000,
                                          .host = "b1",
                                          .proof = {0xaa, [15] = 0xbb}}};
+    m[n++] =
+        (struct peer_msg){.type = PEER_MSG_NIC,
+                          .nic = {.n = 3, .i = 2, .address = gid_b, .fabric = "blue"}};
+    m[n++] = (struct peer_msg){.type = PEER_MSG_CHANNEL,
+                               .channel = {.token = {1, 2},
+                                           .network = "lan",
+                                           .from = {3, 4},
+                                           .to = {5, 6},
+                                           .from_nic = gid_a,
+                                           .to_nic = gid_b,
+                                           .receives = 8,
+                                           .size = 4096,
+                                           .flags = PEER_CHANNEL_WANT}};
+    m[n++] = (struct peer_msg){.type = PEER_MSG_CHANNEL_ANSWER,
+                               .channel_answer = {.token = {1, 2},
+                                                  .result = PEER_CHANNEL_NOT_NOW,
+                                                  .port = 0x1234,
+                                                  .receives = 8,
+                                                  .size = 4096}};
     return n;
 }
 
@@ -125,6 +144,14 @@ static void test_bytes(void)
     BYTES_ARE(&m[12], "\0\x14\0\0\0\0\0\x43\x03lan" GID_A "\0\0\0\0\0\0\0\x14"
                       "\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x09\0\0\x03\xe8\x02"
                       "b1\xaa\0\0\0\0\0\0\0\0\0\0\0\0\0\0\xbb");
+    BYTES_ARE(&m[13], "\0\x40\0\0\0\0\0\x17\x03\x02" GID_B "\x04"
+                      "blue");
+    BYTES_ARE(&m[14],
+              "\0\x41\0\0\0\0\0\x5b\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02"
+              "\x03lan\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04"
+              "\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\x06" GID_A GID_B "\0\x08\0\0\x10\0\x01");
+    BYTES_ARE(&m[15], "\0\x42\0\0\0\0\0\x19\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02"
+                      "\x01\x12\x34\0\x08\0\0\x10\0");
     /* HELLO: numbers, instance, nonce, names. */
     g_assert_cmpuint(peer_msg_put(&m[0], wire), ==, 8 + 24 + 16 + 32 + 2 + 15);
     g_assert_cmpmem(wire, 16, "\0\x01\0\0\0\0\0\x59\0\x01\x02\x03\0\0\x13\x88", 16);
@@ -226,7 +253,7 @@ static void test_limits(void)
 
 static void test_unknown(void)
 {
-    static const uint16_t types[] = {0, 6, 21, 34, 49, 0xffff};
+    static const uint16_t types[] = {0, 6, 21, 34, 49, 67, 0xffff};
 
     for (unsigned i = 0; i < G_N_ELEMENTS(types); i++) {
         struct peer_msg m;
@@ -274,6 +301,13 @@ static void test_fields(void)
     spoil(12, 56, 0); /* nobody's claim, of one who is not named well */
     spoil(12, 57, '/');
     spoil(12, 56, 3);
+    spoil(13, 8, 17); /* too many NICs, or one that is not of so many */
+    spoil(13, 8, 2);
+    spoil(13, 8, 0);
+    spoil(13, 26, 0);
+    spoil(14, 25, '/');
+    spoil(14, 98, 2); /* unknown flags */
+    spoil(15, 24, PEER_CHANNEL_RESULTS);
 }
 
 /* Who claims has a name for it, and a time; who says that nobody is there has none. */
