@@ -307,6 +307,8 @@ enum claim_result directory_claim(struct peer *peer, const char *network,
 /* The peer that has the address, and with which claim, as far as is known; or NULL. */
 struct peer *directory_holder(const char *network, const struct pvrdma_gid *gid,
                               struct claim *claim);
+/* Has @peer claimed any address of @network (interned) for this owner? */
+bool directory_has_owner(struct peer *peer, const char *network, const uint64_t owner[2]);
 /* Is there a link to @peer?  Without one, what it has may be claimed by its owner. */
 void directory_linked(struct peer *peer, bool linked);
 /* @peer does not have it, or no longer.  True: it had. */

@@ -59,10 +59,18 @@ struct remote_box {
 /* A peer that has claimed something. */
 struct claimant {
     struct peer *peer;
+    GHashTable *owners; /* of struct owned, which is its own key */
     TAILQ_HEAD(, entry) entries;
     unsigned n;
     bool linked;
     bool away; /* for too long: what is left of it is held, and free to be claimed */
+};
+
+/* Whose addresses they are. */
+struct owned {
+    uint64_t owner[2];
+    const char *network; /* interned */
+    unsigned n;
 };
 
 TAILQ_HEAD(asking, entry);
@@ -515,6 +523,46 @@ const char *directory_network(const char *network)
     return quark ? g_quark_to_string(quark) : NULL;
 }
 
+static guint owned_hash(gconstpointer opaque)
+{
+    const struct owned *o = opaque;
+
+    return (guint)(o->owner[0] ^ o->owner[1]) ^ g_direct_hash(o->network);
+}
+
+static gboolean owned_equal(gconstpointer a, gconstpointer b)
+{
+    const struct owned *x = a, *y = b;
+
+    return x->owner[0] == y->owner[0] && x->owner[1] == y->owner[1] &&
+           x->network == y->network;
+}
+
+/* @e, which has a claim of @c's, is one more of its owner's, or one less. */
+static void count_owner(struct claimant *c, const struct entry *e, bool more)
+{
+    const struct claim *claim = &remote_of(e)->claim;
+    struct owned key = {{claim->owner[0], claim->owner[1]}, e->network, 0};
+    struct owned *o = g_hash_table_lookup(c->owners, &key);
+
+    if (!o) {
+        o = g_memdup2(&key, sizeof(key));
+        g_hash_table_add(c->owners, o);
+    }
+    o->n += more ? 1u : -1u;
+    if (!o->n) {
+        g_hash_table_remove(c->owners, o);
+    }
+}
+
+bool directory_has_owner(struct peer *peer, const char *network, const uint64_t owner[2])
+{
+    const struct claimant *c = claimants ? g_hash_table_lookup(claimants, peer) : NULL;
+    struct owned key = {{owner[0], owner[1]}, network, 0};
+
+    return c && g_hash_table_contains(c->owners, &key);
+}
+
 static struct claimant *claimant_of(struct peer *peer)
 {
     struct claimant *c = claimants ? g_hash_table_lookup(claimants, peer) : NULL;
@@ -523,6 +571,7 @@ static struct claimant *claimant_of(struct peer *peer)
         c = g_new0(struct claimant, 1);
         c->peer = peer;
         TAILQ_INIT(&c->entries);
+        c->owners = g_hash_table_new_full(owned_hash, owned_equal, g_free, NULL);
         claimants = claimants ? claimants : g_hash_table_new(NULL, NULL);
         g_hash_table_insert(claimants, peer, c);
     }
@@ -534,6 +583,7 @@ static void claimant_settle(struct claimant *c)
 {
     if (!c->linked && TAILQ_EMPTY(&c->entries)) {
         g_hash_table_remove(claimants, c->peer);
+        g_hash_table_destroy(c->owners);
         g_free(c);
     }
 }
@@ -543,6 +593,9 @@ static void set_remote(struct entry *e, struct claimant *c, struct remote *r)
 {
     struct remote_box *old = (struct remote_box *)(void *)remote_of(e);
 
+    if (e->from) {
+        count_owner(e->from, e, false);
+    }
     atomic_store(&e->route.remote, r);
     entry_bump(e);
     if (e->from) {
@@ -555,6 +608,7 @@ static void set_remote(struct entry *e, struct claimant *c, struct remote *r)
         TAILQ_INSERT_HEAD(&c->entries, e, of_peer);
         c->n++;
         stats.remote++;
+        count_owner(c, e, true);
     }
     if (old) {
         directory_bury(&old->dead, old);

@@ -14,6 +14,7 @@
 
 /* Bytes, of docs/hosts.md: of an address that was claimed, and that was asked for. */
 #define CLAIM_BYTES 430u
+#define OWNER_BYTES 100u /* and of each owner besides */
 #define ASKED_BYTES 320u
 
 static struct vm_config cfg[2] = {
@@ -827,6 +828,47 @@ static void test_threads(void)
     end();
 }
 
+/* Whose addresses a peer has, whatever became of others. */
+static void test_owners(void)
+{
+    const uint64_t second[2] = {1, 3}, first[2] = {1, 2}, third[2] = {2, 2};
+    struct claim c = {{1, 2}, 5};
+    struct pvrdma_gid gid[3] = {make_gid(1), make_gid(2), make_gid(3)};
+    size_t before;
+
+    begin();
+    g_assert_false(directory_has_owner(PEER(0), blue, first));
+    for (unsigned i = 0; i < 2; i++) {
+        g_assert_cmpint(directory_claim(PEER(0), blue, &gid[i], &c, 0), ==, CLAIM_TAKEN);
+    }
+    g_assert_true(directory_has_owner(PEER(0), blue, first));
+    g_assert_false(directory_has_owner(PEER(0), red, first));
+    g_assert_false(directory_has_owner(PEER(1), blue, first));
+    g_assert_false(directory_has_owner(PEER(0), blue, second));
+    g_assert_false(directory_has_owner(PEER(0), blue, third));
+    /* One of its addresses has another owner there, and one is given up. */
+    c.owner[1] = 3;
+    g_assert_cmpint(directory_claim(PEER(0), blue, &gid[0], &c, 0), ==, CLAIM_TAKEN);
+    g_assert_true(directory_has_owner(PEER(0), blue, first));
+    g_assert_true(directory_has_owner(PEER(0), blue, second));
+    g_assert_true(directory_unclaim(PEER(0), blue, &gid[1]));
+    g_assert_false(directory_has_owner(PEER(0), blue, first));
+    g_assert_true(directory_has_owner(PEER(0), blue, second));
+    directory_forget(PEER(0), false, NULL, NULL);
+    g_assert_false(directory_has_owner(PEER(0), blue, second));
+    before = heap_used();
+    for (unsigned i = 0; i < DIRECTORY_MAX_CLAIMS; i++) {
+        struct pvrdma_gid g = make_gid(i);
+
+        c.owner[1] = i;
+        g_assert_cmpint(directory_claim(PEER(0), blue, &g, &c, 0), ==, CLAIM_TAKEN);
+    }
+    heap_assert_each("claims of as many owners", before, DIRECTORY_MAX_CLAIMS,
+                     CLAIM_BYTES + OWNER_BYTES);
+    directory_forget(PEER(0), false, NULL, NULL);
+    end();
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -835,6 +877,7 @@ int main(int argc, char **argv)
     g_assert_true(directory_network("blue") == blue);
     g_assert_null(directory_network("no VM was ever in it"));
     g_test_add_func("/remote/claims", test_claims);
+    g_test_add_func("/remote/owners", test_owners);
     g_test_add_func("/remote/local", test_local);
     g_test_add_func("/remote/each", test_each);
     g_test_add_func("/remote/hold", test_hold);
