@@ -236,6 +236,20 @@ void channel_due(struct rnic_channel *ch, uint64_t when)
     }
 }
 
+static void channel_end(struct rnic_channel *ch, bool all)
+{
+    struct rnic_flow *f;
+
+    ch->phase = RNIC_BROKEN;
+    while ((f = TAILQ_FIRST(&ch->wanting))) {
+        rnic_flow_want(f, false);
+    }
+    while ((f = TAILQ_FIRST(&ch->keeping))) {
+        channel_forget(f);
+    }
+    ch->ops->broken(ch, all);
+}
+
 /* The end, if all is back and taken, or it took too long. */
 static void channel_check_broken(struct rnic_channel *ch)
 {
@@ -243,7 +257,6 @@ static void channel_check_broken(struct rnic_channel *ch)
     uint64_t now = ch->cq->now, ripe = ch->cq->ripe, until;
     /* While the host QP is not in ERR more may come, even with no receive for it. */
     bool back = !rnic_ring_used(&rx->ring) && (ch->in_err || rx->flushed), all;
-    struct rnic_flow *f;
 
     if (!ch->break_until) {
         ch->break_until = now + (ch->cq->dead ? 0 : RNIC_BREAK_NS);
@@ -258,15 +271,8 @@ static void channel_check_broken(struct rnic_channel *ch)
         channel_due(ch, until);
         return;
     }
-    ch->phase = RNIC_BROKEN;
     all = !rx->lost && !rx->liar && !rx->kept && (back || rx->flushed);
-    while ((f = TAILQ_FIRST(&ch->wanting))) {
-        rnic_flow_want(f, false);
-    }
-    while ((f = TAILQ_FIRST(&ch->keeping))) {
-        channel_forget(f);
-    }
-    ch->ops->broken(ch, all);
+    channel_end(ch, all);
 }
 
 static void channel_check_silence(struct rnic_channel *ch)
@@ -372,5 +378,13 @@ void rnic_channel_in_err(struct rnic_channel *ch)
     ch->in_err = true;
     if (ch->phase == RNIC_BREAKING) {
         channel_due(ch, 0);
+    }
+}
+
+void rnic_channel_drop(struct rnic_channel *ch)
+{
+    rnic_channel_break(ch, "what has come is not waited for");
+    if (ch->phase == RNIC_BREAKING) {
+        channel_end(ch, false);
     }
 }

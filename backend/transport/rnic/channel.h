@@ -155,6 +155,11 @@ enum rnic_phase rnic_channel_phase(const struct rnic_channel *ch);
 void rnic_channel_break(struct rnic_channel *ch, const char *why);
 /* The host QP is in ERR, by to_err(). */
 void rnic_channel_in_err(struct rnic_channel *ch);
+/*
+ * It is broken now, and what has come is not taken: broken() is called here, unless it
+ * was before, and not with all.  For who cannot wait for looks.
+ */
+void rnic_channel_drop(struct rnic_channel *ch);
 /* What became of grow(); NULL: not now. */
 void rnic_channel_grow(struct rnic_channel *ch, enum rnic_side side,
                        struct rnic_block *b);

@@ -303,7 +303,10 @@ ssize_t rnic_flow_send(struct rnic_flow *f, const uint8_t *bytes, size_t len)
     ssize_t n;
 
     g_assert(f->peer_index);
-    if (ch->phase <= RNIC_UP && (ch->cq->taking || !channel_stage_messages(ch))) {
+    if (ch->phase > RNIC_UP) {
+        return -1;
+    }
+    if (ch->cq->taking || !channel_stage_messages(ch)) {
         most = 0;
     }
     while (done < most &&
