@@ -5,6 +5,7 @@
 #include "control/control.h"
 #include "control/json.h"
 #include "transport/rnic/nic.h"
+#include "transport/rnic/pair.h"
 
 static void report_nic(GString *s, const struct rnic_nic *nic)
 {
@@ -29,6 +30,7 @@ static void report_nic(GString *s, const struct rnic_nic *nic)
     json_int(s, "since_ms", (uint64_t)(g_get_monotonic_time() - nic->since) / 1000);
     json_int(s, "events", nic->events);
     json_int(s, "failures", nic->failures);
+    json_int(s, "channels", rnic_nic_channels(nic));
     if (nic->dev.kind) {
         json_str(s, "kind", nic->dev.kind);
         json_int(s, "port", nic->dev.port);

@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The connection manager's part of each NIC that is up: a listener at the NIC's address,
+ * and all events of it and of the channels' ids, which share one event channel.
+ *
+ * A struct rnic_cm lives as long as its coroutine, live(): from when the NIC is seen up
+ * until it is down, absent or closed, and everything that was made on it is taken apart.
+ * nic.c waits for that before it closes the device.  A NIC that comes back has another.
+ *
+ * All calls run on the NIC's lanes: librdmacm asks the kernel in each of them, and makes
+ * queue pairs ready when an event is taken.  An event is acknowledged only when the main
+ * thread has looked at it: until then what it is about cannot be destroyed, so the id,
+ * and the end that is its context, are there.
+ *
+ * librdmacm has a context of its own of each device, which it keeps open when nothing
+ * uses it any more.  Drivers that cannot be parted from a device that is in use (rxe,
+ * siw) wait for that to be closed when the device is removed, so its descriptors are
+ * closed here, under the library: /dev/null takes their place.
+ *
+ * A request of whoever connects is believed if it shows a token that the link has agreed
+ * on (end.c).  Others are refused one after the other, so that there is one at a time.
+ *
+ * Threads: the main thread, and the jobs.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fdwatch.h"
+#include "base/log.h"
+#include "transport/rnic/pair_internal.h"
+
+#define BACKLOG 128
+
+struct rnic_cms rnic_cms = TAILQ_HEAD_INITIALIZER(rnic_cms);
+
+/* ---- coroutines ---- */
+
+struct start {
+    void (*fn)(void *opaque);
+    void *opaque;
+};
+
+static gboolean on_start(gpointer opaque)
+{
+    struct start s = *(struct start *)opaque;
+
+    g_free(opaque);
+    coro_run(s.fn, s.opaque);
+    return G_SOURCE_REMOVE;
+}
+
+/* Whoever asks may be in one, and it is not to wait. */
+void rnic_cm_begin(void (*fn)(void *opaque), void *opaque)
+{
+    struct start *s = g_new(struct start, 1);
+
+    *s = (struct start){fn, opaque};
+    g_idle_add_full(G_PRIORITY_DEFAULT, on_start, s, NULL);
+}
+
+/* ---- jobs ---- */
+
+int rnic_cm_run(struct rnic_cm *cm, enum rnic_lane lane, uint64_t vm,
+                void (*fn)(void *arg), struct rnic_job *j, bool *mine)
+{
+    int err = cm->lost ? -ENODEV : rnic_control_run(cm->control, lane, vm, fn, j);
+
+    while (err == -EBUSY && lane == RNIC_BREAK && !cm->lost) {
+        coro_sleep(1); /* what is to be taken apart has to be */
+        err = rnic_control_run(cm->control, lane, vm, fn, j);
+    }
+    *mine = err != -EINPROGRESS;
+    if (err == -ENODEV || err == -EINPROGRESS) {
+        cm->lost = cm->over = true;
+        rnic_cm_kick(cm);
+    }
+    return err ? -err : j->err;
+}
+
+void rnic_cm_sockaddr(const struct pvrdma_gid *address, uint16_t port,
+                      struct sockaddr_storage *out)
+{
+    static const uint8_t mapped[12] = {[10] = 0xff, 0xff};
+    struct sockaddr_in *v4 = (struct sockaddr_in *)(void *)out;
+    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)(void *)out;
+
+    memset(out, 0, sizeof(*out));
+    if (memcmp(address->raw, mapped, sizeof(mapped)) == 0) {
+        v4->sin_family = AF_INET;
+        v4->sin_port = htons(port);
+        memcpy(&v4->sin_addr, address->raw + 12, 4);
+    } else {
+        v6->sin6_family = AF_INET6;
+        v6->sin6_port = htons(port);
+        memcpy(&v6->sin6_addr, address->raw, 16);
+    }
+}
+
+static int fail(struct rnic_job *j, int result)
+{
+    j->err = !result ? 0 : errno ? errno : EIO;
+    return j->err;
+}
+
+static void close_listener(void *arg)
+{
+    struct rnic_job *j = arg;
+
+    rnic_control_assert();
+    if (j->id) {
+        rnic_verbs->cm_destroy_id(j->id);
+    }
+    if (j->events) {
+        rnic_verbs->cm_destroy_event_channel(j->events);
+    }
+}
+
+/* The library looks what devices there are, and forgets those that have gone. */
+static void sync_devices(void)
+{
+    int n;
+    struct ibv_context **list = rnic_verbs->cm_get_devices(&n);
+
+    if (list) {
+        rnic_verbs->cm_free_devices(list);
+    }
+}
+
+static void open_listener(void *arg)
+{
+    struct rnic_job *j = arg;
+    int flags;
+
+    rnic_control_assert();
+    sync_devices();
+    errno = 0;
+    j->events = rnic_verbs->cm_create_event_channel();
+    if (!j->events) {
+        fail(j, -1);
+        return;
+    }
+    flags = fcntl(j->events->fd, F_GETFL);
+    if (!fail(j, fcntl(j->events->fd, F_SETFL, flags | O_NONBLOCK)) &&
+        !fail(j, rnic_verbs->cm_create_id(j->events, &j->id, NULL, RDMA_PS_TCP)) &&
+        !fail(j, rnic_verbs->cm_bind_addr(j->id, (struct sockaddr *)&j->src)) &&
+        !fail(j, rnic_verbs->cm_listen(j->id, BACKLOG))) {
+        j->ctx = j->id->verbs;
+        j->port = ntohs(rdma_get_src_port(j->id));
+        j->err = j->ctx && j->port ? 0 : EADDRNOTAVAIL;
+    }
+    if (j->err) {
+        close_listener(j);
+    }
+}
+
+/* The device has gone, and nothing of ours is on it. */
+static void let_go(void *arg)
+{
+    struct rnic_job *j = arg;
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    rnic_control_assert();
+    if (null >= 0) {
+        dup3(null, j->ctx->cmd_fd, O_CLOEXEC);
+        dup3(null, j->ctx->async_fd, O_CLOEXEC);
+        close(null);
+    }
+    sync_devices();
+}
+
+static void take_event(void *arg)
+{
+    struct rnic_job *j = arg;
+
+    rnic_control_assert();
+    errno = 0;
+    fail(j, rnic_verbs->cm_get_event(j->events, &j->event));
+}
+
+/* Whose request it was is not waited for. */
+static void reject(void *arg)
+{
+    struct rnic_job *j = arg;
+
+    rnic_control_assert();
+    rnic_verbs->cm_reject(j->id, NULL, 0);
+    rnic_verbs->cm_destroy_id(j->id);
+}
+
+/* ---- events ---- */
+
+/* One that nobody has asked for. */
+static bool is_stranger(struct rnic_cm *cm, const struct rdma_cm_event *event)
+{
+    uint64_t token[2];
+
+    return cm->over ||
+           !rnic_end_token(event->param.conn.private_data,
+                           event->param.conn.private_data_len, token) ||
+           !rnic_end_expected(cm, token, event->id);
+}
+
+/* @stranger: whom it is from, if it is to be refused. */
+static void got_event(struct rnic_cm *cm, struct rdma_cm_event *event,
+                      struct rdma_cm_id **stranger)
+{
+    if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+        *stranger = is_stranger(cm, event) ? event->id : NULL;
+    } else if (event->id->context) {
+        rnic_end_event(event->id->context, event->event);
+    } else if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL) { /* the listener's */
+        cm->over = true;
+        rnic_cm_kick(cm);
+    }
+}
+
+/* The next event.  False: there is none. */
+static bool pump_one(struct rnic_cm *cm)
+{
+    struct rnic_job *j = g_new0(struct rnic_job, 1);
+    struct rdma_cm_id *stranger = NULL;
+    bool mine;
+    int err;
+
+    j->events = cm->events;
+    err = rnic_cm_run(cm, RNIC_MAKE, 0, take_event, j, &mine);
+    if (!err) {
+        got_event(cm, j->event, &stranger);
+        rnic_verbs->cm_ack_event(j->event);
+    } else if (err != EAGAIN && err != EINTR && !cm->over) {
+        log_about(LOG_LVL_WARN, &cm->nic->log, "no events of the connection manager: %s",
+                  g_strerror(err));
+        cm->over = true;
+    }
+    if (stranger) {
+        j->id = stranger;
+        rnic_cm_run(cm, RNIC_BREAK, 0, reject, j, &mine);
+    }
+    if (mine) {
+        g_free(j);
+    }
+    return !err;
+}
+
+static gboolean on_event(gint fd, GIOCondition cond, gpointer cm);
+
+static void pump(void *opaque)
+{
+    struct rnic_cm *cm = opaque;
+
+    while (pump_one(cm)) {
+    }
+    cm->pumping = false;
+    if (cm->over) {
+        rnic_cm_kick(cm);
+    } else {
+        cm->watch = fdwatch_add(cm->events->fd, G_IO_IN, on_event, cm);
+    }
+}
+
+/* It stays readable until the lane has read it. */
+static gboolean on_event(gint fd, GIOCondition cond, gpointer opaque)
+{
+    struct rnic_cm *cm = opaque;
+
+    fdwatch_remove(cm->watch);
+    cm->watch = 0;
+    cm->pumping = true;
+    rnic_cm_begin(pump, cm);
+    return G_SOURCE_REMOVE;
+}
+
+/* ---- a NIC ---- */
+
+bool rnic_cm_serves(const struct rnic_cm *cm, const char *network)
+{
+    return cm->open && !cm->over &&
+           (!cm->networks || g_strv_contains((const char *const *)cm->networks, network));
+}
+
+struct rnic_cm *rnic_cm_find(const struct pvrdma_gid *address)
+{
+    struct rnic_cm *cm;
+
+    TAILQ_FOREACH(cm, &rnic_cms, link)
+    {
+        if (cm->open && !cm->over &&
+            memcmp(&cm->address, address, sizeof(*address)) == 0) {
+            return cm;
+        }
+    }
+    return NULL;
+}
+
+void rnic_cm_kick(struct rnic_cm *cm)
+{
+    struct coro *c = cm->coro;
+
+    if (c) {
+        cm->coro = NULL;
+        coro_wake_later(c);
+    }
+}
+
+static void nap(struct rnic_cm *cm)
+{
+    cm->coro = coro_self();
+    coro_yield();
+}
+
+static bool begin(struct rnic_cm *cm)
+{
+    struct rnic_job *j = g_new0(struct rnic_job, 1);
+    bool mine;
+    int err;
+
+    rnic_cm_sockaddr(&cm->address, 0, &j->src);
+    err = rnic_cm_run(cm, RNIC_MAKE, 0, open_listener, j, &mine);
+    if (!err) {
+        cm->events = j->events;
+        cm->listener = j->id;
+        cm->ctx = j->ctx;
+        cm->port = j->port;
+        cm->watch = fdwatch_add(cm->events->fd, G_IO_IN, on_event, cm);
+        cm->nic->cm_failed = false;
+    } else if (!cm->nic->cm_failed) { /* it is tried again each second */
+        cm->nic->cm_failed = true;
+        log_about(LOG_LVL_WARN, &cm->nic->log, "channels cannot be made: %s",
+                  g_strerror(err));
+    }
+    if (mine) {
+        g_free(j);
+    }
+    return !err;
+}
+
+/* Two groups may name one device. */
+static bool shares_device(const struct rnic_cm *cm)
+{
+    const struct rnic_cm *other;
+
+    TAILQ_FOREACH(other, &rnic_cms, link)
+    {
+        if (other != cm && other->ctx == cm->ctx) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void end_listener(struct rnic_cm *cm)
+{
+    struct rnic_job *j = g_new0(struct rnic_job, 1);
+    bool mine;
+
+    fdwatch_remove(cm->watch);
+    j->id = cm->listener;
+    j->events = cm->events;
+    j->ctx = cm->ctx;
+    rnic_cm_run(cm, RNIC_BREAK, 0, close_listener, j, &mine);
+    if (mine && cm->gone && !shares_device(cm)) {
+        rnic_cm_run(cm, RNIC_BREAK, 0, let_go, j, &mine);
+    }
+    if (mine) {
+        g_free(j);
+    }
+}
+
+/* Until nothing of it is left. */
+static void take_apart(struct rnic_cm *cm)
+{
+    struct rnic_share *sh, *next;
+    struct rnic_end *e;
+
+    LIST_FOREACH(e, &cm->ends, of_cm)
+    {
+        rnic_end_go(e, "its NIC is not up any more", false);
+    }
+    while (cm->n_ends || cm->pumping) {
+        nap(cm);
+    }
+    for (sh = LIST_FIRST(&cm->shares); sh; sh = next) {
+        next = LIST_NEXT(sh, of_cm);
+        rnic_share_settle(sh);
+    }
+    while (!LIST_EMPTY(&cm->shares)) {
+        nap(cm);
+    }
+}
+
+static void live(void *opaque)
+{
+    struct rnic_cm *cm = opaque;
+    struct coro *giver;
+
+    if (begin(cm)) {
+        cm->open = true;
+        rnic_pairs_nics_changed();
+        while (!cm->over) {
+            nap(cm);
+        }
+        cm->open = false;
+        rnic_pairs_nics_changed();
+        take_apart(cm);
+        end_listener(cm);
+    }
+    TAILQ_REMOVE(&rnic_cms, cm, link);
+    cm->nic->cm = NULL;
+    giver = cm->giver;
+    g_strfreev(cm->networks);
+    g_free(cm->fabric);
+    g_free(cm->name);
+    g_free(cm);
+    if (giver) {
+        coro_wake_later(giver);
+    }
+}
+
+/* ---- of nic.c ---- */
+
+static void nic_seen(struct rnic_nic *nic)
+{
+    struct rnic_cm *cm = nic->cm;
+
+    if (cm && nic->state != RNIC_NIC_UP) {
+        cm->over = true;
+        rnic_cm_kick(cm);
+    } else if (!cm && nic->state == RNIC_NIC_UP) {
+        cm = g_new0(struct rnic_cm, 1);
+        cm->nic = nic;
+        cm->control = nic->control;
+        cm->name = g_strdup(nic->cfg->name);
+        cm->fabric = g_strdup(nic->cfg->fabric);
+        cm->networks = g_strdupv(nic->cfg->networks);
+        cm->address = nic->cfg->address;
+        LIST_INIT(&cm->ends);
+        nic->cm = cm;
+        TAILQ_INSERT_TAIL(&rnic_cms, cm, link);
+        rnic_cm_begin(live, cm);
+    }
+}
+
+static void nic_give_up(struct rnic_nic *nic, bool gone)
+{
+    struct rnic_cm *cm = nic->cm;
+
+    if (cm) {
+        cm->over = true;
+        cm->gone = gone;
+        cm->giver = coro_self();
+        rnic_cm_kick(cm);
+        coro_yield();
+    }
+}
+
+static const struct rnic_nic_ops nic_ops = {nic_seen, nic_give_up};
+
+void rnic_cm_start(void)
+{
+    rnic_nics_set_ops(&nic_ops);
+}

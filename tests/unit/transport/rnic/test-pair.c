@@ -1,0 +1,523 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Pairs over softnic: channels between VMs of one daemon are made, work, break and are
+ * made again, whatever goes and whichever call fails; and nothing of them is left.
+ */
+#include "pairfix.h"
+
+/* ---- they are made ---- */
+
+static void test_up(void)
+{
+    struct fixvm *a, *b;
+    struct rnic_pair *p, *q;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    a = fix_vm("net", 1);
+    b = fix_vm("net", 2);
+    g_assert_false(rnic_vm_is_used(a->rv));
+    p = fix_want(a, b);
+    g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_MAKING);
+    fix_expect(p, RNIC_PAIR_UP);
+    g_assert_cmpuint(a->changes, ==, 1);
+    g_assert_true(rnic_vm_is_used(a->rv));
+    fix_lock(a);
+    g_assert_cmpstr(rnic_pair_nic(p), ==, "n0");
+    g_assert_true(rnic_pair_of(rnic_pair_channel(p)) == p);
+    fix_unlock(a);
+    fix_traffic(a, p, b);
+    /* The other side's is the same. */
+    q = fix_want(b, a);
+    fix_expect(q, RNIC_PAIR_UP);
+    fix_traffic(b, q, a);
+    g_assert_cmpuint(fix_ends(), ==, 2);
+    fix_vm_free(a);
+    fix_vm_free(b);
+    fix_stop();
+    softnic_do("remove p0");
+}
+
+/* A VM that is connected with itself has both ends. */
+static void test_self(void)
+{
+    struct fixvm *a;
+    struct rnic_pair *p;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1 iwarp");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    a = fix_vm("net", 1);
+    p = fix_want(a, a);
+    fix_expect(p, RNIC_PAIR_UP);
+    fix_traffic(a, p, a);
+    fix_lock(a);
+    g_assert_true(a->last != p && rnic_pair_vm(a->last) == a->rv);
+    fix_unlock(a);
+    g_assert_true(fix_want(a, a) == p);
+    g_assert_cmpuint(fix_ends(), ==, 2);
+    /* It is gone with both. */
+    rnic_pair_break(p, "the test wants it");
+    UNTIL(fix_broken_of(a) == 2 && !fix_ends());
+    g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_NONE);
+    g_assert_true(fix_want(a, a) == p);
+    fix_expect(p, RNIC_PAIR_UP);
+    fix_traffic(a, p, a);
+    fix_vm_free(a);
+    fix_stop();
+    softnic_do("remove p0");
+}
+
+/* Without a NIC, or one of its network, there is none. */
+static void test_networks(void)
+{
+    struct fixvm *a, *b;
+    struct rnic_pair *p;
+
+    fix_start();
+    a = fix_vm("net", 1);
+    b = fix_vm("net", 2);
+    p = fix_want(a, b);
+    g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_NONE);
+    softnic_do("add p0 10.3.0.1");
+    softnic_do("add p1 10.3.0.2");
+    fix_group("n0", "p0", "10.3.0.1", "other");
+    fix_group("n1", "p1", "10.3.0.2", "another;net");
+    a->changes = 0;
+    fix_nics();
+    UNTIL(a->changes > 0); /* it may be asked for again */
+    fix_want(a, b);
+    fix_expect(p, RNIC_PAIR_UP);
+    fix_lock(a);
+    g_assert_cmpstr(rnic_pair_nic(p), ==, "n1");
+    fix_unlock(a);
+    fix_traffic(a, p, b);
+    fix_vm_free(a);
+    fix_vm_free(b);
+    fix_stop();
+    softnic_do("remove p0");
+    softnic_do("remove p1");
+}
+
+/* ---- NICs ---- */
+
+static void two_nics(void)
+{
+    softnic_do("add p0 10.3.0.1");
+    softnic_do("add p1 10.3.0.2");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_group("n1", "p1", "10.3.0.2", NULL);
+    fix_nics();
+}
+
+static char *nic_name(struct fixvm *v, const struct rnic_pair *p)
+{
+    char *name;
+
+    fix_lock(v);
+    name = g_strdup(rnic_pair_nic(p));
+    fix_unlock(v);
+    return name;
+}
+
+/* Pairs take the NIC with fewer channels, and the other one if that goes. */
+static void test_two(void)
+{
+    struct fixvm *v[5];
+    struct rnic_pair *p[4];
+    unsigned on_first = 0;
+
+    fix_start();
+    two_nics();
+    for (unsigned i = 0; i < 5; i++) {
+        v[i] = fix_vm("net", 10 + i);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        g_autofree char *name = NULL;
+
+        p[i] = fix_want(v[i], v[4]);
+        fix_expect(p[i], RNIC_PAIR_UP);
+        name = nic_name(v[i], p[i]);
+        on_first += strcmp(name, "n0") == 0;
+    }
+    g_assert_cmpuint(on_first, ==, 2);
+    softnic_do("down p0");
+    UNTIL(fix_nics_open() == 1 && fix_ends() == 4);
+    for (unsigned i = 0; i < 4; i++) {
+        g_autofree char *name = NULL;
+
+        g_assert_true(fix_want(v[i], v[4]) == p[i]);
+        fix_expect(p[i], RNIC_PAIR_UP);
+        name = nic_name(v[i], p[i]);
+        g_assert_cmpstr(name, ==, "n1");
+        fix_traffic(v[i], p[i], v[4]);
+    }
+    softnic_do("up p0");
+    UNTIL(fix_nics_open() == 2);
+    for (unsigned i = 0; i < 5; i++) {
+        fix_vm_free(v[i]);
+    }
+    fix_stop();
+    softnic_do("remove p0");
+    softnic_do("remove p1");
+}
+
+/* How a NIC goes. */
+static const char *const losses[] = {"down", "fatal", "unplug", "remove"};
+
+/* With flows in use, and VMs that run, are paused, or take no turns. */
+static void test_loss(gconstpointer which)
+{
+    unsigned n = GPOINTER_TO_UINT(which);
+
+    for (unsigned standing = 0; standing < 3; standing++) {
+        struct fixvm *a, *b;
+        struct rnic_pair *p;
+
+        fix_start();
+        softnic_do("add p0 10.3.0.1");
+        fix_group("n0", "p0", "10.3.0.1", NULL);
+        fix_nics();
+        a = fix_vm("net", 1);
+        b = fix_vm("net", 2);
+        p = fix_want(a, b);
+        fix_expect(p, RNIC_PAIR_UP);
+        g_assert_nonnull(fix_begin(a, p, 1u << 20, 1u << 20));
+        UNTIL(fix_used(b));
+        if (standing == 1) {
+            fix_pause(a, true);
+        } else if (standing == 2) {
+            atomic_store(&b->standing, true);
+        }
+        softnic_do("%s p0", losses[n]);
+        fix_expect(p, RNIC_PAIR_NONE);
+        UNTIL(!fix_ends() && TAILQ_EMPTY(&rnic_cms));
+        g_assert_cmpuint(fix_broken_of(a), ==, 1);
+        g_assert_cmpuint(fix_used(a) + fix_used(b), ==, 0);
+        g_assert_false(rnic_vm_is_used(a->rv));
+        UNTIL(softnic_count("objects", NULL) == 0);
+        if (n > 0) { /* nor does anything keep the device */
+            UNTIL(n == 1 || softnic_count("contexts", "p0") <= 0);
+            softnic_do("add p0 10.3.0.1");
+        } else {
+            softnic_do("up p0");
+        }
+        fix_pause(a, false);
+        atomic_store(&b->standing, false);
+        UNTIL(fix_nics_open() == 1);
+        UNTIL(fix_want(a, b) == p && rnic_pair_state(p) != RNIC_PAIR_NONE);
+        fix_expect(p, RNIC_PAIR_UP);
+        fix_traffic(a, p, b);
+        fix_vm_free(a);
+        fix_vm_free(b);
+        fix_stop();
+        softnic_do("remove p0");
+    }
+}
+
+/* The daemon is replaced: all channels go before the NICs are closed, and come back. */
+static bool suspended;
+
+static bool not_at_once(void)
+{
+    return false;
+}
+
+static void suspend(void *unused)
+{
+    g_autoptr(GError) err = NULL;
+
+    g_assert_true(rnic_nics_suspend(not_at_once, &err));
+    suspended = true;
+}
+
+static void test_suspend(void)
+{
+    struct fixvm *a, *b;
+    struct rnic_pair *p;
+
+    fix_start();
+    two_nics();
+    a = fix_vm("net", 1);
+    b = fix_vm("net", 2);
+    p = fix_want(a, b);
+    fix_expect(p, RNIC_PAIR_UP);
+    g_assert_nonnull(fix_begin(a, p, 1u << 20, 1u << 20));
+    suspended = false;
+    coro_run(suspend, NULL);
+    UNTIL(suspended);
+    g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_NONE);
+    g_assert_cmpint(softnic_count("objects", NULL), ==, 0);
+    g_assert_cmpint(rnic_pair_state(fix_want(a, b)), ==, RNIC_PAIR_NONE);
+    rnic_nics_resume();
+    UNTIL(fix_nics_open() == 2);
+    fix_want(a, b);
+    fix_expect(p, RNIC_PAIR_UP);
+    fix_vm_free(a);
+    fix_vm_free(b);
+    fix_stop();
+    softnic_do("remove p0");
+    softnic_do("remove p1");
+}
+
+/* ---- calls fail ---- */
+
+static const char *const entries[] = {
+    "alloc_pd",      "reg_mr",         "create_comp_channel", "create_cq",
+    "modify_qp",     "post_recv",      "post_send",           "poll_cq",
+    "req_notify_cq", "cm_create_id",   "cm_resolve_addr",     "cm_resolve_route",
+    "cm_set_option", "cm_create_qp",   "cm_connect",          "cm_accept",
+    "cm_get_event",  "cm_bind_addr",   "cm_listen",           "cm_create_event_channel",
+    "cm_disconnect", "cm_get_devices", "cm_reject",
+};
+
+/* Each call that making a channel takes, in turn; then it is made, and works. */
+static void test_faults(void)
+{
+    for (unsigned i = 0; i < G_N_ELEMENTS(entries); i++) {
+        for (unsigned n = 1; n <= 4; n++) {
+            struct fixvm *a, *b;
+            struct rnic_pair *p;
+
+            fix_start();
+            rnic_pair_rest_ms = 1;
+            softnic_do("add p0 10.3.0.1");
+            fix_group("n0", "p0", "10.3.0.1", NULL);
+            a = fix_vm("net", 1);
+            b = fix_vm("net", 2);
+            softnic_do("fail %s %u EIO", entries[i], n);
+            fix_nics();
+            p = fix_want(a, b);
+            UNTIL(rnic_pair_state(p) != RNIC_PAIR_MAKING);
+            if (rnic_pair_state(p) == RNIC_PAIR_UP) {
+                fix_begin(a, p, 100, 100);
+            }
+            fix_let_turn(2);
+            softnic_do("clear");
+            UNTIL(fix_want(a, b) == p && rnic_pair_state(p) == RNIC_PAIR_UP);
+            fix_let_turn(2);
+            while (rnic_pair_state(p) != RNIC_PAIR_UP) { /* it was about to break */
+                fix_want(a, b);
+                fix_iterate(INT64_MAX);
+            }
+            fix_vm_free(a);
+            fix_vm_free(b);
+            fix_stop();
+            softnic_do("remove p0");
+        }
+    }
+}
+
+/* ---- VMs go ---- */
+
+/* After each number of turns of the main loop, either VM, or both. */
+static void test_vm_goes(void)
+{
+    for (unsigned n = 0; n < 60; n++) {
+        struct fixvm *v[2];
+        struct rnic_pair *p;
+
+        fix_start();
+        rnic_token_ms = 100; /* who waits for the other one's request */
+        softnic_do("add p0 10.3.0.1");
+        fix_group("n0", "p0", "10.3.0.1", NULL);
+        fix_nics();
+        v[0] = fix_vm("net", 1);
+        v[1] = fix_vm("net", 2);
+        p = fix_want(v[n % 2], v[!(n % 2)]);
+        for (unsigned i = 0; i < n / 2 && rnic_pair_state(p) != RNIC_PAIR_UP; i++) {
+            g_main_context_iteration(NULL, TRUE);
+        }
+        fix_vm_free(v[n / 2 % 2]);
+        fix_let_turn(1 + n % 3);
+        if (n % 3) {
+            fix_vm_free(v[!(n / 2 % 2)]);
+            UNTIL(!fix_ends());
+        } else {
+            UNTIL(!fix_ends());
+            fix_vm_free(v[!(n / 2 % 2)]);
+        }
+        fix_stop();
+        softnic_do("remove p0");
+    }
+}
+
+/* It goes while verbs stand in the kernel, and again while all is taken apart. */
+static void test_vm_goes_slowly(void)
+{
+    static const char *const slow[] = {"alloc_pd",      "create_cq", "reg_mr",
+                                       "cm_connect",    "cm_accept", "cm_get_event",
+                                       "cm_destroy_qp", "dereg_mr",  "modify_qp"};
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(slow); i++) {
+        struct fixvm *a, *b;
+        int64_t calls;
+
+        fix_start();
+        rnic_token_ms = 400;
+        softnic_do("add p0 10.3.0.1");
+        fix_group("n0", "p0", "10.3.0.1", NULL);
+        fix_nics();
+        a = fix_vm("net", 1);
+        b = fix_vm("net", 2);
+        calls = softnic_count("calls", slow[i]);
+        softnic_do("delay %s 0 30000", slow[i]);
+        fix_expect(fix_want(a, b), RNIC_PAIR_MAKING);
+        if (i < 6) {
+            UNTIL(softnic_count("calls", slow[i]) > calls);
+        } else {
+            UNTIL(rnic_pair_state(fix_want(a, b)) == RNIC_PAIR_UP);
+        }
+        fix_vm_free(a);
+        fix_let_turn(1);
+        fix_vm_free(b);
+        fix_stop();
+        softnic_do("remove p0");
+    }
+}
+
+/* ---- time ---- */
+
+/* Nobody waits longer than that, though the channel comes up later. */
+static void test_patience(void)
+{
+    struct fixvm *a, *b;
+    struct rnic_pair *p;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    rnic_make_ms = 20;
+    a = fix_vm("net", 1);
+    b = fix_vm("net", 2);
+    softnic_do("delay cm_connect 1 200000");
+    p = fix_want(a, b);
+    UNTIL(a->changes == 1);
+    g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_NONE);
+    g_assert_cmpint(rnic_pair_state(fix_want(a, b)), ==, RNIC_PAIR_NONE);
+    fix_expect(p, RNIC_PAIR_UP);
+    g_assert_cmpuint(a->changes, ==, 2);
+    fix_traffic(a, p, b);
+    fix_vm_free(a);
+    fix_vm_free(b);
+    fix_stop();
+    softnic_do("remove p0");
+}
+
+/* A channel that fails twice rests; so do both sides. */
+static void test_rest(void)
+{
+    struct fixvm *a, *b;
+    struct rnic_pair *p;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    a = fix_vm("net", 1);
+    b = fix_vm("net", 2);
+    for (unsigned i = 0; i < 2; i++) {
+        p = fix_want(a, b);
+        fix_expect(p, RNIC_PAIR_UP);
+        g_assert_nonnull(fix_begin(a, p, 1, 1));
+        softnic_do("strike p0");
+        fix_expect(p, RNIC_PAIR_NONE);
+        UNTIL(!fix_ends());
+    }
+    g_assert_cmpint(rnic_pair_state(fix_want(a, b)), ==, RNIC_PAIR_NONE);
+    g_assert_cmpint(rnic_pair_state(fix_want(b, a)), ==, RNIC_PAIR_NONE);
+    g_assert_cmpuint(fix_ends(), ==, 0);
+    /* The NIC's own events end that. */
+    a->changes = 0;
+    softnic_do("down p0");
+    UNTIL(fix_nics_open() == 0);
+    softnic_do("up p0");
+    UNTIL(fix_nics_open() == 1);
+    UNTIL(a->changes > 0);
+    fix_want(a, b);
+    fix_expect(p, RNIC_PAIR_UP);
+    /* And so does time. */
+    softnic_do("strike p0");
+    fix_expect(p, RNIC_PAIR_NONE);
+    UNTIL(!fix_ends());
+    rnic_pair_rest_ms = 300;
+    UNTIL(fix_want(a, b) == p && rnic_pair_state(p) == RNIC_PAIR_UP);
+    softnic_do("strike p0");
+    fix_expect(p, RNIC_PAIR_NONE);
+    g_assert_cmpint(rnic_pair_state(fix_want(a, b)), ==, RNIC_PAIR_NONE);
+    a->changes = 0;
+    UNTIL(a->changes > 0);
+    UNTIL(fix_want(a, b) == p && rnic_pair_state(p) == RNIC_PAIR_UP);
+    fix_vm_free(a);
+    fix_vm_free(b);
+    fix_stop();
+    softnic_do("remove p0");
+}
+
+/* When a VM has as many channels as it may the one that was idle longest goes. */
+static void test_idle(void)
+{
+    struct fixvm *v[5];
+    struct rnic_pair *p[4];
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    for (unsigned i = 0; i < 5; i++) {
+        v[i] = fix_vm("net", 10 + i);
+    }
+    rnic_vm_channels = 3;
+    for (unsigned i = 0; i < 3; i++) {
+        p[i] = fix_want(v[4], v[i]);
+        fix_expect(p[i], RNIC_PAIR_UP);
+    }
+    p[3] = fix_want(v[4], v[3]);
+    UNTIL(rnic_pair_state(p[3]) != RNIC_PAIR_MAKING);
+    fix_let_turn(5);
+    g_assert_cmpint(rnic_pair_state(p[3]), ==, RNIC_PAIR_NONE);
+    g_assert_cmpuint(fix_ends(), ==, 6);
+    rnic_idle_ms = 50;
+    fix_let_turn(60);
+    fix_traffic(v[4], p[0], v[0]);
+    fix_traffic(v[4], p[2], v[2]);
+    UNTIL(fix_want(v[4], v[3]) == p[3] && rnic_pair_state(p[3]) == RNIC_PAIR_UP);
+    g_assert_cmpint(rnic_pair_state(p[1]), ==, RNIC_PAIR_NONE);
+    g_assert_cmpint(rnic_pair_state(p[0]), ==, RNIC_PAIR_UP);
+    g_assert_cmpint(rnic_pair_state(p[2]), ==, RNIC_PAIR_UP);
+    for (unsigned i = 0; i < 5; i++) {
+        fix_vm_free(v[i]);
+    }
+    fix_stop();
+    softnic_do("remove p0");
+}
+
+int main(int argc, char **argv)
+{
+    int ret;
+
+    g_test_init(&argc, &argv, NULL);
+    g_test_add_func("/rnic-pair/up", test_up);
+    g_test_add_func("/rnic-pair/self", test_self);
+    g_test_add_func("/rnic-pair/networks", test_networks);
+    g_test_add_func("/rnic-pair/two-nics", test_two);
+    for (unsigned i = 0; i < G_N_ELEMENTS(losses); i++) {
+        g_autofree char *path = g_strdup_printf("/rnic-pair/loss/%s", losses[i]);
+
+        g_test_add_data_func(path, GUINT_TO_POINTER(i), test_loss);
+    }
+    g_test_add_func("/rnic-pair/suspend", test_suspend);
+    g_test_add_func("/rnic-pair/faults", test_faults);
+    g_test_add_func("/rnic-pair/vm-goes", test_vm_goes);
+    g_test_add_func("/rnic-pair/vm-goes-slowly", test_vm_goes_slowly);
+    g_test_add_func("/rnic-pair/patience", test_patience);
+    g_test_add_func("/rnic-pair/rest", test_rest);
+    g_test_add_func("/rnic-pair/idle", test_idle);
+    ret = g_test_run();
+    coro_fini();
+    return ret;
+}
