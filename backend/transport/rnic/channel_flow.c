@@ -78,7 +78,7 @@ static bool place_more(struct rnic_channel *ch)
     }
     ch->place = more;
     ch->n_places = n;
-    ch->place[0] = (struct rnic_place){0}; /* the channel's: never used */
+    ch->place[0] = (struct rnic_place){0}; /* no flow's */
     for (uint32_t i = MAX(was, 1); i < n; i++) {
         place_add_free(ch, i);
     }
@@ -95,8 +95,7 @@ bool channel_take_place(struct rnic_channel *ch, struct rnic_flow *f, uint32_t p
     index = ch->first_free;
     ch->first_free = ch->place[index].next;
     ch->last_free = ch->first_free ? ch->last_free : 0;
-    ch->place[index] =
-        (struct rnic_place){.flow = f, .peer_index = peer_index, .used = true};
+    ch->place[index] = (struct rnic_place){.flow = f, .peer_index = peer_index};
     *f = (struct rnic_flow){.channel = ch, .index = index, .peer_index = peer_index};
     return true;
 }
@@ -107,10 +106,10 @@ static void place_release(struct rnic_channel *ch, uint32_t index)
     place_add_free(ch, index);
 }
 
-/* NULL: there is none with this index that is not free. */
+/* NULL: there is none with this index. */
 static struct rnic_place *place_of(struct rnic_channel *ch, uint32_t index)
 {
-    return index < ch->n_places && ch->place[index].used ? &ch->place[index] : NULL;
+    return index < ch->n_places ? &ch->place[index] : NULL;
 }
 
 struct rnic_place *channel_place(struct rnic_channel *ch, uint32_t index)

@@ -95,7 +95,6 @@ struct rnic_place {
     struct rnic_message *open; /* ours, that waits */
     uint32_t peer_index;       /* 0: not known: it is not open, or refused */
     uint32_t next;             /* in the list of free ones; 0: none */
-    bool used;                 /* not free */
     bool asked;                /* OPENED has not come */
     bool closed, peer_closed;  /* by us; by the peer */
 };

@@ -5,6 +5,14 @@
  */
 #include "channelfix.h"
 
+/* Does a flow have this index, or may the peer still send to one that had? */
+static bool is_used(const struct rnic_channel *ch, uint32_t index)
+{
+    const struct rnic_place *place = &ch->place[index];
+
+    return place->flow || place->asked || place->peer_index;
+}
+
 /* Nothing is left of any flow. */
 static void check_empty(const struct rnic_channel *ch)
 {
@@ -12,7 +20,7 @@ static void check_empty(const struct rnic_channel *ch)
     unsigned n = 0;
 
     for (uint32_t i = ch->first_free; i; i = ch->place[i].next) {
-        g_assert_false(ch->place[i].used);
+        g_assert_false(is_used(ch, i));
         n++;
     }
     g_assert_cmpuint(n, ==, ch->n_places ? ch->n_places - 1 : 0);
@@ -206,11 +214,11 @@ static void test_early_close(void)
         fix_settle(&p);
         close_all(&p.a);
         fix_settle(&p);
-        g_assert_true(p.a.ch->place[index].used);
+        g_assert_true(is_used(p.a.ch, index));
         answer(&p.b, 7, accept);
         fix_settle(&p);
         g_assert_cmpuint(p.b.more->len, ==, accept);
-        g_assert_cmpint(p.a.ch->place[index].used, ==, accept);
+        g_assert_cmpint(is_used(p.a.ch, index), ==, accept);
         check_both_empty(&p);
     }
     packets = softnic_count("packets", "roce1");
@@ -281,10 +289,10 @@ static void test_deaf(void)
         g_assert_cmpuint(((struct fixflow *)p.b.more->pdata[i])->f.index, !=, index);
     }
     fix_settle(&p);
-    g_assert_true(p.b.ch->place[index].used);
+    g_assert_true(is_used(p.b.ch, index));
     fix_flow_close(x);
     fix_settle(&p);
-    g_assert_false(p.b.ch->place[index].used);
+    g_assert_false(is_used(p.b.ch, index));
     g_assert_false(p.a.broken || p.b.broken);
     close_all(&p.b);
     check_both_empty(&p);
@@ -292,15 +300,20 @@ static void test_deaf(void)
 }
 
 /* Closed in the middle of what comes for it, by the one who takes it. */
+static struct fixflow *closed_within;
+
 static bool take_and_close(struct rnic_flow *f, const uint8_t *bytes, size_t len)
 {
     struct fixflow *x = (struct fixflow *)(void *)f;
+    guint i;
 
     if (x->taken + len < 50000) {
         return fix_take(f, bytes, len);
     }
-    fix_flow_close(x); /* and freed */
-    return len % 2;
+    rnic_flow_close(f);
+    g_ptr_array_find(fix_of(f->channel)->more, x, &i);
+    closed_within = g_ptr_array_steal_index_fast(fix_of(f->channel)->more, i);
+    return false;
 }
 
 static void test_close_within(void)
@@ -328,6 +341,9 @@ static void test_close_within(void)
         }
         g_assert_cmpuint(p.b.more->len, ==, 0);
         g_assert_cmpuint(p.b.ch->rx.kept, ==, 0);
+        g_assert_true(closed_within == y);
+        g_assert_false(y->f.waits); /* it is the test's again */
+        g_clear_pointer(&closed_within, g_free);
         check_both_empty(&p);
     }
     fix_close(&p);
@@ -453,6 +469,7 @@ static const struct {
     {"refused, and its index used",
      {{RNIC_OPENED, 8, {1, 0}}, {RNIC_OPEN, 4, {5}}, {DATA, 1, {2}}},
      true},
+    {"an unknown kind", {{RNIC_OPENED, 8, {1, 5}}, {RNIC_KINDS, 4, {1}}}, false},
     {"closed", {{RNIC_OPENED, 8, {1, 5}}, {RNIC_CLOSE, 4, {1}}}, true},
     {"opened twice", {{RNIC_OPENED, 8, {1, 5}}, {RNIC_OPENED, 8, {1, 6}}}, false},
     {"refused twice", {{RNIC_OPENED, 8, {1, 0}}, {RNIC_OPENED, 8, {1, 0}}}, false},
@@ -461,6 +478,7 @@ static const struct {
     {"opened, not begun by it", {{RNIC_OPEN, 4, {5}}, {RNIC_OPENED, 8, {2, 6}}}, false},
     {"OPENED for 0", {{RNIC_OPENED, 8, {0, 5}}}, false},
     {"OPENED behind the table", {{RNIC_OPENED, 8, {64, 5}}}, false},
+    {"OPENED behind it, for 1 by its size", {{RNIC_OPENED, 8, {65, 5}}}, false},
     {"OPENED far behind it", {{RNIC_OPENED, 8, {UINT32_MAX, 5}}}, false},
     {"opened with an index that is none", {{RNIC_OPENED, 8, {1, 65536}}}, false},
     {"opened with an index in use",
