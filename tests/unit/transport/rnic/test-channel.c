@@ -328,13 +328,21 @@ static void test_both_withhold(void)
         fix_open(&p, &(struct fixopts){{nic[0], nic[1]}, n, .max_size = RNIC_SIZE_MIN},
                  3);
         p.a.flow[0].stops = p.b.flow[0].stops = true;
-        p.a.flow[0].to_send = p.b.flow[0].to_send = 8u << 20;
-        while (!p.a.ch->rx.withheld || !p.b.ch->rx.withheld) {
-            softnic_settle();
-            fix_turn(&p.a);
-            fix_turn(&p.b);
-            g_assert_false(p.a.flow[0].lost || p.b.flow[0].lost);
+        p.a.flow[0].to_send = p.b.flow[0].to_send = 1;
+        fix_settle(&p);
+        p.a.flow[0].to_send = p.b.flow[0].to_send = RNIC_KEPT;
+        while (p.a.ch->rx.kept + p.b.ch->rx.kept < 2 * (RNIC_KEPT - 1)) {
+            fix_settle(&p);
         }
+        p.a.flow[0].to_send = p.b.flow[0].to_send = 8u << 20;
+        softnic_do("hold 0"); /* neither knows that of the other */
+        fix_turn(&p.a);
+        fix_turn(&p.b);
+        softnic_do("hold -1");
+        softnic_settle();
+        fix_turn(&p.a);
+        fix_turn(&p.b);
+        g_assert_true(p.a.ch->rx.withheld && p.b.ch->rx.withheld);
         for (unsigned i = 1; i < 3; i++) {
             p.a.flow[i].to_send = p.b.flow[i].to_send = 1u << 20;
         }
