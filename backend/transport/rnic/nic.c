@@ -291,8 +291,9 @@ static void close_device(void *arg)
 const char *rnic_state_name(enum rnic_state state)
 {
     static const char *const names[] = {
-        [RNIC_NIC_ABSENT] = "absent", [RNIC_NIC_OPENING] = "opening", [RNIC_NIC_UP] = "up",
-        [RNIC_NIC_DOWN] = "down",     [RNIC_NIC_RESTING] = "resting", [RNIC_NIC_CLOSING] = "closing",
+        [RNIC_NIC_ABSENT] = "absent",   [RNIC_NIC_OPENING] = "opening",
+        [RNIC_NIC_UP] = "up",           [RNIC_NIC_DOWN] = "down",
+        [RNIC_NIC_RESTING] = "resting", [RNIC_NIC_CLOSING] = "closing",
     };
 
     return names[state];
@@ -300,7 +301,8 @@ const char *rnic_state_name(enum rnic_state state)
 
 static void set_state(struct rnic_nic *nic, enum rnic_state state, const char *reason)
 {
-    bool bad = state == RNIC_NIC_ABSENT || state == RNIC_NIC_DOWN || state == RNIC_NIC_RESTING;
+    bool bad =
+        state == RNIC_NIC_ABSENT || state == RNIC_NIC_DOWN || state == RNIC_NIC_RESTING;
 
     if (state == nic->state && strcmp(reason, nic->reason) == 0) {
         return;

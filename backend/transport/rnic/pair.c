@@ -547,8 +547,8 @@ void rnic_pair_end_goes(struct rnic_end *e)
     rnic_pair_asked(p);
     p->up = false;
     p->end = NULL;
-    if (e->failed && !was_up && e->active && p->rv->vm && now_us() < p->patience &&
-        try_next(p)) {
+    if (e->failed && !e->later && !was_up && e->active && p->rv->vm &&
+        now_us() < p->patience && try_next(p)) {
         return;
     }
     set_making(p, false);
