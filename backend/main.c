@@ -39,6 +39,7 @@
 #include "transport/link/datagrams.h"
 #include "transport/link/peer.h"
 #include "transport/rnic/nic.h"
+#include "transport/rnic/pair.h"
 #include "vm/attach.h"
 
 /*
@@ -360,7 +361,7 @@ static bool serve_vms(struct daemon_config *cfg, GError **errp)
     if (!datapath_start(cfg->workers, cfg->poll_us, errp)) {
         goto out_vm;
     }
-    if (!tcp_open(cfg->path_tcp, errp)) {
+    if (!tcp_open(cfg->local_path != CONFIG_PATH_AUTO, errp)) {
         goto out_tcp;
     }
     tcp_use(cfg);
@@ -369,6 +370,7 @@ static bool serve_vms(struct daemon_config *cfg, GError **errp)
         goto out_tcp;
     }
     rnic_nics_start(cfg);
+    rnic_pairs_start(cfg, cfg->local_path == CONFIG_PATH_RNIC);
     reload_start(cfg);
     if (!claims_start(cfg->host_name, cfg->peer_timeout, errp)) {
         goto out_control;
@@ -385,6 +387,7 @@ out_control:
     /* Behind the VMs: others hear that their addresses are gone. */
     claims_stop();
     peers_stop();
+    rnic_pairs_stop();
 out_tcp:
     tcp_close();
     datapath_stop();

@@ -67,6 +67,8 @@ SHARDS = {
                    GUESTS + ['packaging', 'Makefile'], 'vm'),
     'plain': Shard('virtual guests in the plain build by the real clock', VIRTUAL, 'plain'),
     'quiet': Shard('judged times, nothing beside them', VIRTUAL, 'plain'),
+    'rnic': Shard('virtual guests over channels of an RDMA NIC in memory, with AddressSanitizer '
+                  'and UndefinedBehaviorSanitizer', VIRTUAL, 'asan'),
     'tsan': Shard('the rest of unit and vguest with ThreadSanitizer', VIRTUAL, 'tsan'),
     'rounds': Shard('virtual guests: what only some of many rounds show; 1,000 moves', VIRTUAL),
     'rounds-asan': Shard('the same with AddressSanitizer and UndefinedBehaviorSanitizer',

@@ -47,6 +47,11 @@ def tsan(args):
                                   ((runner.suites(['soak-tsan']), 1),), LIMIT)]
 
 
+def rnic(args):
+    return [runner.sanitizer_task('rnic', 'asan', args.builddir,
+                                  ((runner.suites(['soak-rnic']), 1),), LIMIT)]
+
+
 def repeating(args, *paths):
     """meson's tests by these paths of programs that ask how many rounds; a name is the same in
     all builds."""
@@ -162,7 +167,7 @@ def libvirt(args):
 # What each of shards.SHARDS runs.
 TASKS = {
     **{name: vm(name) for name, shard in shards.SHARDS.items() if shard.by == 'vm'},
-    'plain': plain('plain'), 'quiet': plain('quiet', VGUEST_JUDGE='1'), 'tsan': tsan,
+    'plain': plain('plain'), 'quiet': plain('quiet', VGUEST_JUDGE='1'), 'rnic': rnic, 'tsan': tsan,
     'rounds': rounds, 'rounds-asan': sanitized_rounds('asan', 'vguest', 'tcp', 'reset'),
     'rounds-tsan': sanitized_rounds('tsan', 'vguest'),
     'fuzz': fuzz,

@@ -619,6 +619,21 @@ static const char *const daemon_keys[KEY_COUNT] = {
     [KEY_HOLD_TIMEOUT] = "hold-timeout",
 };
 
+static const char *const path_names[] = {
+    [CONFIG_PATH_AUTO] = "auto", [CONFIG_PATH_TCP] = "tcp", [CONFIG_PATH_RNIC] = "rnic"};
+
+static bool parse_local_path(const char *key, const char *value, enum config_path *path,
+                             GError **errp)
+{
+    for (unsigned i = 0; i < G_N_ELEMENTS(path_names); i++) {
+        if (strcmp(value, path_names[i]) == 0) {
+            *path = (enum config_path)i;
+            return true;
+        }
+    }
+    return config_fail(errp, key, "expected auto, tcp or rnic");
+}
+
 static int find_daemon_key(const char *key)
 {
     for (int k = 0; k < KEY_COUNT; k++) {
@@ -642,7 +657,7 @@ static char *daemon_value(const struct daemon_config *cfg, int k)
     case KEY_POLL_US:
         return g_strdup_printf("%u", cfg->poll_us);
     case KEY_PATH:
-        return g_strdup(cfg->path_tcp ? "tcp" : "auto");
+        return g_strdup(path_names[cfg->local_path]);
     case KEY_LOG_LEVEL:
         return g_strdup(log_level_name(cfg->log_level));
     case KEY_REQUIRE_SEALED:
@@ -773,11 +788,7 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
         ok = parse_uint(key, value, 0, CONFIG_MAX_POLL_US, &cfg->poll_us, errp);
         break;
     case KEY_PATH:
-        if (strcmp(value, "auto") != 0 && strcmp(value, "tcp") != 0) {
-            ok = config_fail(errp, key, "expected auto or tcp");
-            break;
-        }
-        cfg->path_tcp = *value == 't';
+        ok = parse_local_path(key, value, &cfg->local_path, errp);
         break;
     case KEY_LOG_LEVEL:
         if (!log_parse_level(value, &cfg->log_level)) {

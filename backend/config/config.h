@@ -3,7 +3,7 @@
  * Configuration: the key file of pvrdmad and what is declared for each VM.
  *
  *   [daemon]            socket-dir, control-socket, workers, worker-priority,
- *                       poll-us, path (auto or tcp), log-level,
+ *                       poll-us, path (auto, tcp or rnic), log-level,
  *                       require-sealed (default true), max-mapped,
  *                       max-objects, listen, host-name,
  *                       peer-timeout, hold-timeout
@@ -117,12 +117,15 @@ struct config_problem {
 
 #define VM_SHARES_DEFAULT 100u
 
+/* What carries messages within this host: a memory copy, TCP, or channels and TCP. */
+enum config_path { CONFIG_PATH_AUTO, CONFIG_PATH_TCP, CONFIG_PATH_RNIC };
+
 struct daemon_config {
-    char *socket_dir;     /* default /run/pvrdma */
-    char *control_socket; /* default SOCKET_DIR/control */
-    unsigned workers;     /* default 1 */
-    unsigned poll_us;     /* default 50 */
-    bool path_tcp;        /* connections of this host go over TCP, too; default false */
+    char *socket_dir;            /* default /run/pvrdma */
+    char *control_socket;        /* default SOCKET_DIR/control */
+    unsigned workers;            /* default 1 */
+    unsigned poll_us;            /* default 50 */
+    enum config_path local_path; /* of connections within this host; default auto */
     struct priority worker_priority;
     bool require_sealed;  /* guest RAM must be a memfd sealed against shrinking */
     uint64_t max_mapped;  /* guest memory of all VMs, bytes of address space;

@@ -120,6 +120,15 @@ static void report_tcp(GString *s, const struct vm_net *net)
     json_end(s, '}');
 }
 
+static void report_channels(GString *s, const struct vm_net *net)
+{
+    json_begin(s, "channels", '{');
+    json_int(s, "sends", net ? atomic_load(&net->channel_sends) : 0);
+    json_int(s, "received_bytes", net ? atomic_load(&net->channel_bytes) : 0);
+    json_int(s, "streams", net ? atomic_load(&net->channel_streams) : 0);
+    json_end(s, '}');
+}
+
 static void report_datagrams(GString *s, struct vm_datapath *dp)
 {
     static const char *const names[DATAGRAM_DROPS] = {
@@ -170,6 +179,7 @@ void report_counters(GString *s, struct vm *vm)
         report_irq(s, &vm->guest.irq);
         report_datapath(s, &vm->dp);
         report_tcp(s, atomic_load(&vm->dp.net));
+        report_channels(s, atomic_load(&vm->dp.net));
         report_datagrams(s, &vm->dp);
         report_uc(s, &vm->dp);
     }

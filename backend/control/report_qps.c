@@ -164,6 +164,7 @@ static void report_qp(GString *s, const struct qp_row *row)
     json_str(s, "transport", row->path.name);
     json_str(s, "host", row->host ? row->host : "-");
     json_str(s, "connection", row->path.connection ? row->path.connection : "-");
+    json_str(s, "nic", *row->path.nic ? row->path.nic : "-");
     json_int(s, "in_flight", row->in_flight);
     json_int(s, "in_flight_bytes", row->in_flight_bytes);
     json_bool(s, "extended", row->ext);

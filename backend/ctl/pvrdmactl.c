@@ -471,10 +471,10 @@ static void print_qps(const char *vm, JsonArray *qps)
     if (!heading) {
         heading = true;
         printf("%-16s %6s %-8s %-4s %-5s %-8s %-24s %-6s %12s %12s %-8s %-8s %-7s %-16s "
-               "%-6s %s\n",
+               "%-6s %-11s %s\n",
                "VM", "HANDLE", "QPN", "TYPE", "STATE", "DEST-QPN", "DEST-GID", "VIA",
                "SQ CONS/PROD", "RQ CONS/PROD", "SQ-PSN", "RQ-PSN", "WAIT", "HOST", "CONN",
-               "IN-FLIGHT");
+               "IN-FLIGHT", "NIC");
     }
     for (guint i = 0; qps && i < json_array_get_length(qps); i++) {
         JsonObject *q = json_array_get_object_element(qps, i);
@@ -484,14 +484,14 @@ static void print_qps(const char *vm, JsonArray *qps)
                "x %-4s %-5s 0x%06" G_GINT64_MODIFIER "x %-24s %-6s %6" G_GINT64_FORMAT
                "/%-5" G_GINT64_FORMAT " %6" G_GINT64_FORMAT "/%-5" G_GINT64_FORMAT
                " 0x%06" G_GINT64_MODIFIER "x 0x%06" G_GINT64_MODIFIER
-               "x %-7s %-16s %-6s %" G_GINT64_FORMAT "\n",
+               "x %-7s %-16s %-6s %-11" G_GINT64_FORMAT " %s\n",
                vm, get_int(q, "handle"), (guint64)get_int(q, "qpn"), get_str(q, "type"),
                get_str(q, "state"), (guint64)get_int(q, "dest_qpn"),
                get_str(q, "dest_gid"), get_str(q, "transport"), get_int(sq, "consumer"),
                get_int(sq, "producer"), get_int(rq, "consumer"), get_int(rq, "producer"),
                (guint64)get_int(q, "sq_psn"), (guint64)get_int(q, "rq_psn"),
                get_str(q, "wait"), get_str(q, "host"), get_str(q, "connection"),
-               get_int(q, "in_flight_bytes"));
+               get_int(q, "in_flight_bytes"), get_str(q, "nic"));
     }
 }
 

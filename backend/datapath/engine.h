@@ -719,6 +719,11 @@ bool sched_may_run(const struct vm *vm);
  * somebody waits for the token, who wakes it then.
  */
 bool sched_pending(struct vm *vm, uint64_t now, bool all);
+/*
+ * It is about to be parked, with its token: its transport tells from now on.  False:
+ * something came before that.
+ */
+bool sched_arm(struct vm *vm, uint64_t now);
 /* When there will be, without anybody's doing; UINT64_MAX: never.  ns */
 uint64_t sched_deadline(const struct vm *vm, uint64_t now);
 /* Hear what changes in the directory, or no more.  Main thread. */

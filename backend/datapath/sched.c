@@ -364,7 +364,17 @@ static bool net_pending(const struct vm_datapath *dp, uint64_t now)
     struct vm_net *net = atomic_load_explicit(&dp->net, memory_order_acquire);
 
     return net && (atomic_load_explicit(&net->ready, memory_order_relaxed) ||
-                   now >= atomic_load_explicit(&net->due, memory_order_relaxed));
+                   now >= atomic_load_explicit(&net->due, memory_order_relaxed) ||
+                   (atomic_load_explicit(&net->polled, memory_order_relaxed) &&
+                    net->ops->look(net)));
+}
+
+bool sched_arm(struct vm *vm, uint64_t now)
+{
+    struct vm_net *net = atomic_load_explicit(&vm->dp.net, memory_order_acquire);
+
+    return !net || !atomic_load_explicit(&net->polled, memory_order_relaxed) ||
+           net->ops->arm(net, now);
 }
 
 bool sched_pending(struct vm *vm, uint64_t now, bool all)

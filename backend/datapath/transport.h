@@ -16,6 +16,7 @@
 struct transport_path {
     const char *name;       /* of the transport that carries them */
     const char *connection; /* up, wanted or down; NULL: there is no such thing */
+    char nic[64];           /* of this host that carries them; "": none */
 };
 
 struct transport_ops {

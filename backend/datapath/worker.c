@@ -161,6 +161,10 @@ static void park(struct worker *w, struct vm *vm, uint64_t now)
         return;
     }
     if (sched_may_run(vm)) {
+        if (!sched_arm(vm, now)) {
+            pthread_mutex_unlock(&dp->token);
+            return;
+        }
         watch_stop_telling(vm);
         doorbells_set_kick(vm);
     }

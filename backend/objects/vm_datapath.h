@@ -93,10 +93,13 @@ struct vm_net {
     const struct vm_net_ops *ops;
     _Atomic bool ready;   /* something came: take() has work */
     _Atomic uint64_t due; /* ns, when it has without that; UINT64_MAX: never */
+    _Atomic bool polled;  /* something may come that tells nobody: look() finds it */
     /* Statistics, written under the token: times that a socket was given something ... */
     _Atomic uint64_t sends;
     /* ... and bytes of payload that went from a socket straight to their place. */
     _Atomic uint64_t straight_bytes;
+    /* Likewise of channels: times, bytes that came, and streams that are on one now. */
+    _Atomic uint64_t channel_sends, channel_bytes, channel_streams;
     /* The main thread's: queue pairs that may have a connection, tries of those that may
      * not, as the VM has its share. */
     uint64_t connections, over_share;
@@ -109,6 +112,11 @@ struct vm_net_ops {
     void (*take)(struct vm_net *net, struct turn *t);
     /* The turn ends: what was begun in it goes out. */
     void (*flush)(struct vm_net *net);
+    /* If @polled.  Did something come?  Without the token; before each turn. */
+    bool (*look)(struct vm_net *net);
+    /* ... The VM is about to be parked, @ready is to tell of what comes from now on.
+     * False: something came before that. */
+    bool (*arm)(struct vm_net *net, uint64_t now);
     /* The VM goes; it has no queue pair any more.  Main thread. */
     void (*fini)(struct vm_net *net);
 };

@@ -90,6 +90,9 @@ static void write_config(struct vg_daemon *d, const struct vg_daemon_opts *o)
     if (o->daemon_keys) {
         g_string_append_printf(s, "%s\n", o->daemon_keys);
     }
+    if (!g_strcmp0(g_getenv("VGUEST_PATH"), "rnic")) { /* by PVRDMA_SOFTNIC_DO */
+        g_string_append(s, "[nic soft0]\ndevice=soft0\naddress=127.0.0.1\n");
+    }
     for (unsigned i = 0; i < o->n_vms; i++) {
         g_string_append_printf(s,
                                "[vm vm%u]\nsocket=%s/vm%u.sock\nnetwork=lan\n"
@@ -305,24 +308,28 @@ void vg_daemon_term(struct vg_daemon *d)
     kill(d->pid, SIGTERM);
 }
 
-/* Of those that have ended by themselves (tests/reset). */
-static unsigned long resets;
+/* Of those that have ended by themselves (tests/reset; docs/rnic.md). */
+static unsigned long resets, channel_bytes;
 
-static void count_resets(const struct vg_daemon *d)
+static unsigned long said_at_end(const struct vg_daemon *d, const char *words)
 {
-    static const char words[] = "connections that were reset: ";
     g_autofree char *text = NULL;
-    const char *said;
+    const char *said = NULL;
 
-    if (g_file_get_contents(d->log, &text, NULL, NULL) &&
-        (said = strstr(text + d->log_begin, words))) {
-        resets += strtoul(said + strlen(words), NULL, 10);
+    if (g_file_get_contents(d->log, &text, NULL, NULL)) {
+        said = strstr(text + d->log_begin, words);
     }
+    return said ? strtoul(said + strlen(words), NULL, 10) : 0;
 }
 
 unsigned long vg_daemon_resets(void)
 {
     return resets;
+}
+
+unsigned long vg_daemon_channel_bytes(void)
+{
+    return channel_bytes;
 }
 
 int vg_daemon_wait_end(struct vg_daemon *d)
@@ -342,7 +349,8 @@ int vg_daemon_wait_end(struct vg_daemon *d)
         g_usleep(5000);
     }
     check_log(d);
-    count_resets(d);
+    resets += said_at_end(d, "connections that were reset: ");
+    channel_bytes += said_at_end(d, "bytes that came by channels: ");
     return status;
 }
 

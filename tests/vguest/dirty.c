@@ -163,7 +163,7 @@ static gpointer daemon_main(gpointer unused)
     g_assert_true(reaper_start(&err));
     g_assert_true(registry_start(&err));
     g_assert_true(datapath_start(2, 50, &err));
-    g_assert_true(tcp_open(dmn.cfg->path_tcp, &err));
+    g_assert_true(tcp_open(dmn.cfg->local_path != CONFIG_PATH_AUTO, &err));
     tcp_use(dmn.cfg);
     declare("vm0", "10.0.0.1");
     declare("vm1", "10.0.0.2");

@@ -18,7 +18,7 @@
  *  RNR_RETRY_EXC  no receive WQE within the tries                rnr/exceeded
  *
  * Each checks the completion, both QPs' states and the async events, with stock
- * and with extended guests, by copy and over TCP (VGUEST_PATH=tcp).
+ * and with extended guests, by copy and by streams (VGUEST_PATH=tcp or rnic).
  * State machine, events, arming and overruns: test-state.c.
  */
 #include "vgtest.h"
@@ -686,7 +686,7 @@ static void run_extended(const void *data)
 int main(int argc, char **argv)
 {
     vgt_init(&argc, &argv, 120);
-    over_tcp = g_strcmp0(g_getenv("VGUEST_PATH"), "tcp") == 0;
+    over_tcp = vgt_by_streams();
     vgt_daemon = vg_daemon_start(NULL);
     for (unsigned i = 0; i < G_N_ELEMENTS(tests); i++) {
         char *stock = g_strdup_printf("/status/stock/%s", tests[i].name);

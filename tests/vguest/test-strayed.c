@@ -34,7 +34,7 @@ struct anew {
 static void put_back_anew(const struct vgt_opts *opts, const struct anew *a)
 {
     g_autoptr(GByteArray) stream = NULL;
-    bool tcp = g_strcmp0(g_getenv("VGUEST_PATH"), "tcp") == 0;
+    bool tcp = vgt_by_streams();
     struct vgt_opts o = *opts;
     struct vgt_side *from, *to;
     g_autofree uint8_t *ram = NULL;
@@ -149,7 +149,7 @@ static void test_anew(gconstpointer style)
     for (unsigned i = 0; i < G_N_ELEMENTS(kinds); i++) {
         put_back_anew(&o, &kinds[i]);
     }
-    if (g_strcmp0(g_getenv("VGUEST_PATH"), "tcp") != 0) { /* there it goes on */
+    if (!vgt_by_streams()) { /* there it goes on */
         put_back_anew(&o, &uc);
     }
 }

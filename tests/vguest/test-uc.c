@@ -37,7 +37,7 @@ static void uc_open(struct vgt_pair *p, unsigned a, unsigned b, enum vgt_style s
 
 static bool is_tcp(void)
 {
-    return g_getenv("VGUEST_PATH") != NULL;
+    return vgt_by_streams();
 }
 
 /* Of a message that takes long, however it goes. */

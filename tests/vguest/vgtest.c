@@ -75,6 +75,16 @@ void vgt_add_both(const char *prefix, const struct vgt_both *tests, unsigned n)
     }
 }
 
+bool vgt_by_streams(void)
+{
+    return g_getenv("VGUEST_PATH") != NULL;
+}
+
+static bool by_channels(void)
+{
+    return g_strcmp0(g_getenv("VGUEST_PATH"), "rnic") == 0;
+}
+
 bool vgt_resets(void)
 {
     const char *daemon = g_getenv("PVRDMAD");
@@ -93,6 +103,10 @@ int vgt_run(void)
     if (ret == 0 && vgt_resets()) {
         g_test_message("%lu connections were reset", vg_daemon_resets());
         g_assert_cmpuint(vg_daemon_resets(), >, 0);
+    }
+    if (ret == 0 && by_channels()) {
+        g_test_message("%lu bytes came by channels", vg_daemon_channel_bytes());
+        g_assert_cmpuint(vg_daemon_channel_bytes(), >, 0);
     }
     return ret;
 }

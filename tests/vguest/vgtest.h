@@ -76,6 +76,8 @@ extern struct vg_daemon *vgt_daemon;
 int vgt_run(void);
 /* vgt_init, and vgt_daemon serves @n_vms VMs with two workers. */
 void vgt_start(int *argc, char ***argv, unsigned seconds, unsigned n_vms);
+/* Do connections within a daemon go by streams (VGUEST_PATH): tcp, or rnic? */
+bool vgt_by_streams(void);
 /* Are the connections of what runs reset? */
 bool vgt_resets(void);
 

@@ -68,6 +68,8 @@ struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts);
 void vg_daemon_stop(struct vg_daemon *d);
 /* Connections that tests/reset has reset of daemons that were stopped. */
 unsigned long vg_daemon_resets(void);
+/* Bytes that came by channels in daemons that were stopped. */
+unsigned long vg_daemon_channel_bytes(void);
 /* SIGKILL, and the same. */
 void vg_daemon_kill(struct vg_daemon *d);
 /*

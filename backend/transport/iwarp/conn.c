@@ -27,6 +27,7 @@
  *   conn.c      connections and streams come and go; the transport's interface
  *   poll.c      what a VM's streams do in its turns
  *   socket.c    what carries their frames: TCP sockets
+ *   flow.c      ... or flows of the channels between VMs (rnic/)
  *   linger.c    how TCP connections end that this host has made
  *   deferred.c  what the main thread does with a VM's token, for which it does not wait
  *   setup/      the main thread: bind.c (who connects), handshake.c (startup frames),
@@ -183,6 +184,16 @@ void conn_break_silent(struct conn *c)
     if (c->s && c->reliable && c->s->carrier->is_silent(c)) {
         c->s->answered = true; /* there is to be another one now, and that is no try */
         conn_break(c, "sent data is not acknowledged");
+        atomic_store(&c->net->net.ready, true); /* the worker looks */
+    }
+}
+
+/* What is on its way goes again; of an unreliable one it would be lost. */
+void conn_leave_socket(struct conn *c)
+{
+    if (c->s && c->reliable && stream_is_up(c->s) && !flow_is_carrier(c->s)) {
+        c->s->answered = true; /* that is no try */
+        conn_break(c, "there is a channel");
         atomic_store(&c->net->net.ready, true); /* the worker looks */
     }
 }
@@ -568,10 +579,16 @@ static void tcp_receive_posted(struct qp *qp)
 static void tcp_describe(const struct qp *qp, struct transport_path *path)
 {
     const struct conn *c = qp->req.conn;
+    const char *nic = c ? flow_nic(c) : NULL;
 
     *path = (struct transport_path){.name = transport_copy.name};
-    if (c && !c->is_self && conn_is_remote(qp)) {
+    if (nic) {
+        path->name = "rnic";
+        g_strlcpy(path->nic, nic, sizeof(path->nic));
+    } else if (c && !c->is_self && conn_is_remote(qp)) {
         path->name = transport_tcp.name;
+    }
+    if (c && !c->is_self && conn_is_remote(qp)) {
         path->connection = c->phase >= CONN_UP       ? "up"
                            : c->phase == CONN_TRYING ? "wanted"
                                                      : "down";

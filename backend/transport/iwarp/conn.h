@@ -107,11 +107,14 @@ struct conn {
     uint64_t incarnation;
 
     /* The main thread's, see bind.c. */
-    bool asks; /* in bind.c's list; under its lock */
+    bool asks;               /* in bind.c's list; under its lock */
+    _Atomic bool is_joining; /* @joins is set; any thread looks */
     STAILQ_ENTRY(conn) ask_link;
     struct setup_token asked, awaited;
-    uint64_t ask_again;    /* ns: not before, what was asked is under way */
-    uint64_t up_at;        /* ns; of the initiator's stream: a BIND may have crossed it */
+    uint64_t ask_again; /* ns: not before, what was asked is under way */
+    uint64_t up_at;     /* ns; of the initiator's stream: a BIND may have crossed it */
+    struct rnic_pair *joins; /* whose channel is being made: that is waited for */
+    TAILQ_ENTRY(conn) join_link;
     struct setup *setup;   /* under way, or NULL */
     struct setup *arrived; /* the peer's: its Request is to be answered */
     struct {
@@ -162,9 +165,11 @@ void conn_moved(struct conn *c);
 void conn_reachable(struct conn *c, bool anew);
 /* Its host is heard again: if TCP would be slow to go on, its stream ends.  Likewise. */
 void conn_break_silent(struct conn *c);
+/* There is a channel to its peer: the next stream is to be on that.  Likewise. */
+void conn_leave_socket(struct conn *c);
 /* It is of no use, and closed, now.  Token held; either thread. */
 void conn_down(struct conn *c);
-/* It has a stream, @s, with its carrier; for that, see socket_up(). */
+/* It has a stream, @s, with its carrier; for that, see socket_up() and flow_up(). */
 void conn_up(struct conn *c, struct stream *s, const struct framing *framing, bool ready,
              const struct hello *own, const struct hello *peer);
 /* Is there something that waits for a stream, or is to be told by it? */

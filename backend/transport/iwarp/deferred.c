@@ -66,10 +66,14 @@ static bool deferred_moves(struct conn *c, unsigned what)
     if (what & DEFERRED_SILENT) {
         conn_break_silent(c);
     }
+    if (what & DEFERRED_CHANNEL) {
+        conn_leave_socket(c);
+    }
     if (what & DEFERRED_REACHABLE) {
         conn_reachable(c, what & DEFERRED_ANEW);
     }
-    return what & (DEFERRED_MOVED | DEFERRED_GONE | DEFERRED_SILENT | DEFERRED_REACHABLE);
+    return what & (DEFERRED_MOVED | DEFERRED_GONE | DEFERRED_SILENT | DEFERRED_CHANNEL |
+                   DEFERRED_REACHABLE);
 }
 
 /* In the order in which one follows from another.  True: the worker is to look at once.

@@ -18,6 +18,7 @@ enum deferred_work {
     DEFERRED_STREAM = 1 << 8,     /* the Reply has come: @setup */
     DEFERRED_REQUEST = 1 << 9,    /* a Request has come: @arrived */
     DEFERRED_SILENT = 1 << 10,    /* conn_break_silent() */
+    DEFERRED_CHANNEL = 1 << 11,   /* conn_leave_socket() */
 };
 
 /* Do that (of enum deferred_work) for @c when there is the token.  Main thread. */

@@ -4,7 +4,7 @@
  *
  * What is to be done for a VM's streams is in lists: those that have something for the
  * end of a turn (work), and those whose peer is to do something (expecting), which a
- * sweep looks at.  What comes is the carriers' affair (socket.c).
+ * sweep looks at.  What comes is the carriers' affair (socket.c, flow.c).
  *
  * The engine has no timer for what is on its way, so the sweep looks for peers that have
  * not answered for one try's time, and breaks their streams.
@@ -47,6 +47,9 @@ struct tcp_scratch *tcp_scratch(void)
 
 static void poll_set_due(struct tcp_vm *net, uint64_t soon)
 {
+    struct rnic_vm *rv = tcp_vm_rnic(net);
+
+    soon = rv && rnic_vm_is_used(rv) ? MIN(soon, rnic_vm_due(rv)) : soon;
     atomic_store_explicit(&net->net.due, MIN(net->sweep, soon), memory_order_relaxed);
 }
 
@@ -203,6 +206,9 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
     if (atomic_load_explicit(&vn->ready, memory_order_relaxed)) {
         sockets_run(net, t);
     }
+    if (G_UNLIKELY(tcp_vm_rnic(net))) {
+        flows_run(net, t);
+    }
     last = TAILQ_LAST(&net->work, conn_list);
     /*
      * One after the other, as far as the turn goes, but one at least; the next turn
@@ -278,7 +284,37 @@ static void tcp_end_turn(struct vm_net *vn)
             conn_no_work(c);
         }
     }
+    if (G_UNLIKELY(tcp_vm_rnic(net))) {
+        flows_flush(net);
+    }
     poll_set_due(net, due);
+}
+
+/* Completion queues tell nobody while the VM is not parked. */
+static bool tcp_look(struct vm_net *vn)
+{
+    struct tcp_vm *net = poll_of_net(vn);
+    struct rnic_vm *rv = tcp_vm_rnic(net);
+    bool came;
+
+    if (!rnic_vm_is_used(rv) || pthread_mutex_trylock(&net->vm->dp.token) != 0) {
+        return false;
+    }
+    came = rnic_vm_peek(rv);
+    pthread_mutex_unlock(&net->vm->dp.token);
+    return came;
+}
+
+static bool tcp_arm(struct vm_net *vn, uint64_t now)
+{
+    struct tcp_vm *net = poll_of_net(vn);
+    struct rnic_vm *rv = tcp_vm_rnic(net);
+
+    if (!rnic_vm_is_used(rv) || rnic_vm_arm(rv, now)) {
+        return true;
+    }
+    atomic_store_explicit(&vn->ready, true, memory_order_relaxed);
+    return false;
 }
 
 static void tcp_fini_vm(struct vm_net *vn)
@@ -292,11 +328,15 @@ static void tcp_fini_vm(struct vm_net *vn)
     atomic_store(&net->vm->dp.net, NULL);
     atomic_fetch_sub(&net->source.worker->n_nets, 1);
     sockets_fini(net);
+    flows_fini(net);
     g_free(net);
 }
 
-static const struct vm_net_ops net_ops = {
-    .take = tcp_take, .flush = tcp_end_turn, .fini = tcp_fini_vm};
+static const struct vm_net_ops net_ops = {.take = tcp_take,
+                                          .flush = tcp_end_turn,
+                                          .look = tcp_look,
+                                          .arm = tcp_arm,
+                                          .fini = tcp_fini_vm};
 
 struct tcp_vm *tcp_vm_get(struct vm *vm)
 {
@@ -315,6 +355,7 @@ struct tcp_vm *tcp_vm_get(struct vm *vm)
     TAILQ_INIT(&net->expecting);
     TAILQ_INIT(&net->work);
     TAILQ_INIT(&net->deferred);
+    TAILQ_INIT(&net->flows);
     if (!sockets_init(net)) {
         g_free(net);
         return NULL;
@@ -322,5 +363,6 @@ struct tcp_vm *tcp_vm_get(struct vm *vm)
     setup_begin_shares(net);
     atomic_fetch_add(&vm->dp.worker->n_nets, 1);
     atomic_store(&vm->dp.net, &net->net);
+    flows_channels(net);
     return net;
 }

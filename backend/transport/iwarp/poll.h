@@ -25,6 +25,11 @@ struct tcp_vm {
     struct conn_list work;   /* something to send, to look at or to close */
     struct conn_list unread; /* in their sockets there may be something, or an end */
     uint64_t sweep;          /* ns, when silent peers are looked for; UINT64_MAX: not */
+    /* What it has of channels; NULL: nothing.  Made once; any thread looks. */
+    _Atomic(struct rnic_vm *) rnic;
+    struct flow_list flows;     /* on channels; see flow.c */
+    _Atomic bool flows_dropped; /* some of them are to be freed */
+    uint64_t now;               /* ns, of the turn */
     /* The main thread's, see bind.c. */
     struct share streams;
     LIST_HEAD(, port_share) ports;
@@ -46,6 +51,11 @@ struct tcp_scratch {
     uint8_t out_buf[2 * FPDU_MAX_SIZE + 4096];
     uint8_t in_buf[128u << 10];
 };
+
+static inline struct rnic_vm *tcp_vm_rnic(const struct tcp_vm *net)
+{
+    return atomic_load_explicit(&net->rnic, memory_order_acquire);
+}
 
 struct tcp_scratch *tcp_scratch(void);
 /* What the transport keeps for @vm, made when it is first asked for; NULL: it cannot. */

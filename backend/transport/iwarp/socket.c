@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Transport "tcp", the carrier of a stream's frames: a TCP socket of its own.
+ * Transport "tcp", the carrier of a stream's frames that is always there: a TCP socket of
+ * its own.
  *
  * A frame is looked at when it is all there and its sum is right, and its payload goes
  * from the receive buffer to its place in guest memory.  Most of what large messages are
@@ -11,7 +12,8 @@
  *
  * Sockets are in an epoll set of the VM, which is one source of the VM's worker; those
  * that have told of something that is not read to its end are in a list (unread).  They
- * are edge-triggered: a level would be looked at twice for what is read once.  Whoever
+ * are edge-triggered: a level would be looked at twice for what is read once.  What tells
+ * of the VM's channels is in that set, too (flow.c).  Whoever
  * frees a conn holds the VM's token, and so does who asks epoll: what that returns is
  * alive.
  *
@@ -78,6 +80,7 @@ ssize_t socket_send(int fd, const uint8_t *data, size_t len)
 
 static ssize_t socket_send_frames(struct conn *c, const uint8_t *frames, size_t len)
 {
+    count(&c->net->net.sends, 1);
     return socket_send(c->s->socket.fd, frames, len);
 }
 
@@ -325,7 +328,9 @@ static bool sockets_look(struct tcp_vm *net)
     for (int i = 0; i < n; i++) {
         struct conn *c = ev[i].data.ptr;
 
-        if (c->s) {
+        if (G_UNLIKELY(!c)) {
+            rnic_vm_woken(tcp_vm_rnic(net));
+        } else if (c->s) {
             c->s->socket.has_room |= (ev[i].events & EPOLLOUT) != 0;
             /* An end that comes with data is seen behind them, without another edge. */
             c->s->socket.peer_shut |= (ev[i].events & EPOLLRDHUP) != 0;

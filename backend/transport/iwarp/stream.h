@@ -11,6 +11,7 @@
 #include <sys/types.h>
 
 #include "datapath/engine.h"
+#include "transport/iwarp/flow.h"
 #include "transport/iwarp/socket.h"
 #include "transport/iwarp/wire/ddp.h"
 #include "transport/iwarp/wire/rdmap.h"
@@ -88,11 +89,11 @@ struct conn;
 struct turn;
 
 /*
- * What carries a stream's frames: a TCP socket (socket.c).  It is called per flush, turn
- * and end, never per frame, with the token.  What comes it hands to rx_segment() in
- * order; but in RX_GRACE it keeps it, or leaves it where it is, up to resume(), and drops
- * it if not stream_is_up().  It says by conn.progress that the peer speaks, and by
- * conn_break() that it is of no use any more.
+ * What carries a stream's frames: a TCP socket (socket.c), or a flow of a channel
+ * (flow.c).  It is called per flush, turn and end, never per frame, with the token.  What
+ * comes it hands to rx_segment() in order; but in RX_GRACE it keeps it, or leaves it
+ * where it is, up to resume(), and drops it if not stream_is_up().  It says by
+ * conn.progress that the peer speaks, and by conn_break() that it is of no use any more.
  */
 struct carrier {
     /* How many of these bytes, which are frames, it takes now; -1: none from now on. */
@@ -187,7 +188,10 @@ struct stream {
     struct tcp_inbound in;
 
     /* ---- its carrier's ---- */
-    struct socket socket;
+    union {
+        struct socket socket;
+        struct flow *flow;
+    };
 
     /* ---- what not every frame touches: with many streams each cache line counts ---- */
     struct tcp_asked asked[TCP_DEPTH];

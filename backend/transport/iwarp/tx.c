@@ -22,8 +22,8 @@
  * No more READs and atomics are on their way than the peer takes, by what MPA's startup
  * frames said; the next one waits for an answer.
  *
- * Threads: the VM's worker in its turns, but tx_first_frame(), tx_only_frame() and
- * tx_last_ack().
+ * Threads: the VM's worker in its turns, but tx_first_frame(), tx_begin(),
+ * tx_only_frame() and tx_last_ack().
  */
 #include "transport/iwarp/tx.h"
 
@@ -73,7 +73,6 @@ void tx_flush(struct tcp_scratch *x)
         return;
     }
     if (!s->backlog) {
-        count(&c->net->net.sends, 1);
         n = s->carrier->send(c, x->out_buf, len);
     }
     if (n < 0) {
@@ -96,7 +95,6 @@ static bool tx_send_backlog(struct conn *c)
     ssize_t n;
 
     if (s->backlog) {
-        count(&c->net->net.sends, 1);
         n = s->carrier->send(c, s->backlog + s->backlog_at,
                              s->backlog_len - s->backlog_at);
         if (n < 0) {
@@ -644,6 +642,20 @@ size_t tx_only_frame(struct framing *framing, enum iwarp_error why,
     size_t len = rdmap_put_terminate(why, NULL, 0, 0, frame + FPDU_LENGTH);
 
     return frame_close(frame + FPDU_LENGTH, (uint32_t)len, framing);
+}
+
+void tx_begin(struct conn *c)
+{
+    struct stream *s = c->s;
+    uint8_t frame[TX_ALONE];
+    size_t len = tx_first_frame(&s->framing, frame);
+    ssize_t n = s->carrier->send(c, frame, len);
+
+    if (n < 0) {
+        s->send_failed = true;
+    } else if ((size_t)n < len) {
+        tx_keep(c, frame + n, len - (size_t)n);
+    }
 }
 
 /* A message may be complete for this guest, and the peer not know it yet. */

@@ -25,6 +25,8 @@ void tx_terminate(struct conn *c, enum iwarp_error error, const uint8_t *head,
 #define TX_ALONE (FPDU_LENGTH + RDMAP_MAX_TERMINATE + FPDU_MAX_TAIL + FPDU_MARKS_SIZE)
 /* The initiator's first one, of what is not a stream yet; its size. */
 size_t tx_first_frame(struct framing *framing, uint8_t frame[TX_ALONE]);
+/* The same on a stream that has its carrier already. */
+void tx_begin(struct conn *c);
 /* Its only one: there will be no stream. */
 size_t tx_only_frame(struct framing *framing, enum iwarp_error why,
                      uint8_t frame[TX_ALONE]);

@@ -5,7 +5,7 @@
  *   initiator                                   responder
  *   BIND {addresses, QPNs, token}  -- link -->  is the queue pair there and ready?
  *                                  <-- link --  OK, or NOT_YET
- *   a TCP connection, see handshake.c
+ *   a flow of the channel between both VMs, or a TCP connection; see handshake.c
  *
  * Of two queue pairs the one whose (GID, QPN) is less is the initiator, always, so
  * attempts do not cross.  The responder's side may want a stream first: its BIND makes
@@ -15,8 +15,11 @@
  * a link that is authenticated; the MPA Request must show it, once, from that link's
  * host, within AWAIT_NS.
  *
- * Without links (path=tcp, one daemon) BINDs go by local.c; peer_moves.c says what
- * becomes of all this when a peer moves.
+ * The initiator chooses.  While a channel is being made it waits (joining), with what was
+ * agreed on.
+ *
+ * Without links (path=tcp or rnic, one daemon) BINDs go by local.c; peer_moves.c says
+ * what becomes of all this when a peer moves.
  *
  * Nothing is tried anew here: start() asks again while there is something to send.
  *
@@ -110,9 +113,25 @@ void setup_arrived(struct conn *c)
 
 /* ---- a try ---- */
 
+static struct conn_list joining = TAILQ_HEAD_INITIALIZER(joining);
+
+/* @p NULL: it waits for no channel. */
+static void setup_set_joins(struct conn *c, struct rnic_pair *p)
+{
+    if (c->joins) {
+        TAILQ_REMOVE(&joining, c, join_link);
+    }
+    c->joins = p;
+    if (p) {
+        TAILQ_INSERT_TAIL(&joining, c, join_link);
+    }
+    atomic_store(&c->is_joining, p != NULL);
+}
+
 /* What was asked for is there, or is wanted no more. */
 void setup_ask_over(struct conn *c)
 {
+    setup_set_joins(c, NULL);
     token_drop(asked, &c->asked);
     c->ask_again = 0;
 }
@@ -315,6 +334,13 @@ static void setup_not_now(struct conn *c)
     }
 }
 
+void setup_try_again(struct conn *c)
+{
+    setup_ask_over(c);
+    setup_not_now(c);
+    setup_ask(c);
+}
+
 /*
  * The token of a BIND that is sent now.  If there is no answer yet to one that was sent
  * before, it is the same: either answer will do, or a daemon that is slower than ASK_NS
@@ -351,7 +377,7 @@ static void setup_begin(struct conn *c)
     struct peer_bind b;
     struct peer *peer;
 
-    if (c->setup || now_ns() < c->ask_again) {
+    if (c->setup || c->joins || now_ns() < c->ask_again) {
         return; /* it is under way */
     }
     if (!setup_is_ready(c)) {
@@ -419,6 +445,7 @@ static struct conn *setup_check_bind(struct peer *from, const struct peer_bind *
     }
     if (c) {
         moves_catch_up(c);
+        flows_channels(c->net); /* the peer may want one */
         a->incarnation = c->incarnation;
         a->result = c->initiator ? PEER_BIND_BUSY : PEER_BIND_OK;
     }
@@ -439,19 +466,56 @@ void setup_bind_came(struct peer *from, const struct peer_bind *b)
     }
 }
 
+/* ---- the connection ---- */
+
+/* The peer, which is at @peer, awaits it. */
+static void setup_connect(struct conn *c, struct peer *peer)
+{
+    struct rnic_vm *rv = flows_channels(c->net);
+    struct rnic_pair *p =
+        rv ? rnic_pair_want(rv, peer, c->location.claim.owner, c->network) : NULL;
+    enum rnic_pair_state state = p ? rnic_pair_state(p) : RNIC_PAIR_NONE;
+
+    if (state == RNIC_PAIR_UP) {
+        handshake_join(c, p);
+    } else if (state == RNIC_PAIR_MAKING) {
+        setup_set_joins(c, p);
+    } else {
+        handshake_connect(c, peer);
+    }
+}
+
+void setup_pair_changed(struct rnic_pair *p)
+{
+    struct conn *c, *next, *last = TAILQ_LAST(&joining, conn_list);
+    bool more = last;
+
+    handshake_pair_changed(p);
+    for (c = TAILQ_FIRST(&joining); more; c = next) {
+        next = TAILQ_NEXT(c, join_link);
+        more = c != last; /* it may be waiting again */
+        if (c->joins == p) {
+            setup_set_joins(c, NULL);
+            setup_connect(c, rnic_pair_peer(p));
+        }
+    }
+    if (rnic_pair_state(p) == RNIC_PAIR_UP) {
+        moves_to_channel(p);
+    }
+}
+
 void setup_answer_came(struct peer *from, const struct peer_bind_answer *a)
 {
     struct conn *c = conn_of_token(asked, a->token);
 
-    if (!c || c->setup) {
+    if (!c || c->setup || c->joins) {
         return;
     }
     if (a->result == PEER_BIND_BUSY && !c->initiator) {
         setup_ask_over(c); /* it comes; until then start() waits */
     } else if (a->result == PEER_BIND_OK && c->initiator) {
         c->asked.until = now_ns() + SETUP_FRAMES_NS;
-        handshake_connect(c, from ? peer_address(from) : &loop_address,
-                          from ? peer_own_address(from) : NULL);
+        setup_connect(c, from);
     } else {
         setup_try_failed(c);
     }
@@ -503,7 +567,7 @@ bool setup_waits(struct conn *c)
     bool waits;
 
     pthread_mutex_lock(&asks_lock);
-    waits = c->asks || atomic_load(&c->deferred);
+    waits = c->asks || atomic_load(&c->deferred) || atomic_load(&c->is_joining);
     pthread_mutex_unlock(&asks_lock);
     return waits;
 }
@@ -584,12 +648,13 @@ bool tcp_open(bool forced, GError **errp)
     }
     asks_watch = fdwatch_add(asks_fd, G_IO_IN, setup_on_asks, NULL);
     peer_set_ops(&ops);
-    return !forced || loop_open(errp);
+    return flows_open(errp) && (!forced || loop_open(errp));
 }
 
 void tcp_use(const struct daemon_config *cfg)
 {
     moves_drop_former_peers();
+    flows_use(cfg);
     if (tcp_forced || cfg->peers) {
         transport_local = &transport_tcp;
     }
@@ -600,6 +665,7 @@ void tcp_close(void)
     peer_set_ops(NULL);
     moves_close();
     handshake_close();
+    flows_close();
     loop_close();
     deferred_close();
     linger_close();

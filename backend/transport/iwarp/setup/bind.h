@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * What the files that get connections their streams call of each other: bind.c (who
- * connects, and when), handshake.c (MPA's startup frames), peer_moves.c (peers that move)
- * and local.c (both ends in this daemon).  The main thread's, all of it.
+ * connects, by what, and when), handshake.c (MPA's startup frames), peer_moves.c (peers
+ * that move) and local.c (both ends in this daemon).  The main thread's, all of it.
  */
 #ifndef PVRDMAD_IWARP_SETUP_BIND_H
 #define PVRDMAD_IWARP_SETUP_BIND_H
@@ -35,6 +35,10 @@ void setup_end_shares(struct tcp_vm *net);
 void setup_ask_over(struct conn *c);
 /* The try has failed: start() is to say so. */
 void setup_try_failed(struct conn *c);
+/* What the peer awaits came to nothing, which is no try: ask it anew. */
+void setup_try_again(struct conn *c);
+/* Of channels: @p's state is another. */
+void setup_pair_changed(struct rnic_pair *p);
 /* What was asked for and what is awaited: nothing of it any more, nor its port. */
 void setup_drop(struct conn *c);
 /* Is the queue pair one that could take messages, or has to say why it does not? */
@@ -53,9 +57,15 @@ void setup_answer_came(struct peer *from, const struct peer_bind_answer *a);
 
 /* ---- handshake.c ---- */
 
-/* The responder awaits us; from @from (may be NULL). */
-void handshake_connect(struct conn *c, const struct sockaddr_storage *to,
-                       const struct sockaddr_storage *from);
+/* The responder, of this daemon or of @peer, awaits us by TCP. */
+void handshake_connect(struct conn *c, struct peer *peer);
+/* The same by a flow of @p's channel. */
+void handshake_join(struct conn *c, struct rnic_pair *p);
+/* @p's state is another: who waits in it tries anew. */
+void handshake_pair_changed(struct rnic_pair *p);
+/* News of a flow that is no stream's, and what was said with them: @what, of enum
+ * flow_news. */
+void handshake_flow(struct flow *f, unsigned what, const uint8_t *said, size_t len);
 /* A connection has come, from @from, NULL: from this daemon. */
 void handshake_accepted(int fd, const struct sockaddr_storage *from);
 /* What is under way is wanted no more. */
@@ -88,6 +98,8 @@ void moves_drop_former_peers(void);
  * asks for one now, and streams that are silent are made anew.
  */
 void moves_peer_heard(struct peer *peer);
+/* @p has a channel: streams between its VMs that have none are made anew. */
+void moves_to_channel(const struct rnic_pair *p);
 void moves_open(void);
 void moves_close(void);
 

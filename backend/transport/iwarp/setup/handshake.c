@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Transport "tcp", how a TCP connection becomes a stream: MPA's startup frames.
+ * Transport "tcp", how a TCP connection, or a flow of a channel, becomes a stream: MPA's
+ * startup frames.
  *
  *   initiator                                   responder
  *   TCP connect, MPA Request {hello}  ------->  the token is one that is awaited
- *                                     <-------  MPA Reply {hello}
+ *   or OPEN {MPA Request {hello}}
+ *                                     <-------  MPA Reply {hello}, or OPENED {the same}
  *   first frame, then messages        ------->  from here on it may send, too
  *
  * bind.c says when one is made, and what a token is.  A connection that comes to the
  * port by itself gets to nothing but this file's parser; of those that have not shown
  * their token there are MAX_ACCEPTED at most, and MAX_OF_HOST of each host (places.c).
  * On the loopback interface (local.c) hosts tell nobody apart: all may have what there
- * is.
+ * is.  A flow comes by a channel, whose peer is known, and which bounds how many wait.
  *
  * A struct setup exists until its connection is a stream or has failed, SETUP_FRAMES_NS
  * at most.  An initiator's belongs to its conn, which cancels it if it goes; a
@@ -45,13 +47,16 @@ enum setup_state {
     SETUP_DEFERRED
 };
 
-/* A TCP connection on its way to be a stream. */
+/* A TCP connection or a flow on its way to be a stream. */
 struct setup {
     TAILQ_ENTRY(setup) link;
     struct setup_list *list;
     struct peer_place place; /* of one that has come and not shown its token */
     enum setup_state state;
-    int fd;
+    struct rnic_pair *pair; /* of a flow; NULL: it is a TCP connection */
+    struct flow *flow;      /* NULL: an initiator's that has not begun */
+    TAILQ_ENTRY(setup) crowd;
+    int fd;      /* of a TCP connection */
     guint watch; /* 0: none is needed yet */
     GIOCondition cond;
     uint64_t until;    /* ns */
@@ -62,20 +67,31 @@ struct setup {
     uint8_t in[MPA_MAX_STARTUP + 1]; /* one more shows that it is too much */
 };
 
-static const struct mpa_config mpa_config = {
-    .enhanced = true,
-    .crc = true,
-    .p2p = true,
-    .rtr = MPA_RTR_WRITE,
-    .ird = TCP_DEPTH,
-    .max_ird = TCP_DEPTH,
-    .ord = TCP_DEPTH,
-};
+/* By TCP, and by a flow. */
+static const struct mpa_config mpa_configs[] = {{
+                                                    .enhanced = true,
+                                                    .crc = true,
+                                                    .p2p = true,
+                                                    .rtr = MPA_RTR_WRITE,
+                                                    .ird = TCP_DEPTH,
+                                                    .max_ird = TCP_DEPTH,
+                                                    .ord = TCP_DEPTH,
+                                                },
+                                                {
+                                                    .enhanced = true,
+                                                    .p2p = true,
+                                                    .rtr = MPA_RTR_WRITE,
+                                                    .ird = TCP_DEPTH,
+                                                    .max_ird = TCP_DEPTH,
+                                                    .ord = TCP_DEPTH,
+                                                }};
 
 /* The initiators', and those that have come. */
 TAILQ_HEAD(setup_list, setup);
 static struct setup_list setups = TAILQ_HEAD_INITIALIZER(setups);
 static struct setup_list accepted = TAILQ_HEAD_INITIALIZER(accepted);
+/* Initiators' that wait until the peer has answered others: SETUP_CONNECTING. */
+static struct setup_list crowd = TAILQ_HEAD_INITIALIZER(crowd);
 static struct peer_places places = PEER_PLACES_INIT(places, MAX_ACCEPTED, MAX_OF_HOST);
 static guint look_timer;
 
@@ -89,11 +105,22 @@ static void handshake_unwatch(struct setup *s)
     }
 }
 
-static void setup_free(struct setup *s, bool close_fd)
+static const struct mpa_config *setup_mpa(const struct setup *s)
+{
+    return &mpa_configs[s->pair != NULL];
+}
+
+/* @ends: what it has is no stream's, and ends. */
+static void setup_free(struct setup *s, bool ends)
 {
     TAILQ_REMOVE(s->list, s, link);
+    if (s->pair && s->state == SETUP_CONNECTING) {
+        TAILQ_REMOVE(&crowd, s, crowd);
+    }
     handshake_unwatch(s);
-    if (close_fd) {
+    if (ends && s->flow) {
+        flow_drop(s->flow);
+    } else if (ends && !s->pair) {
         close(s->fd);
     }
     if (s->conn && s->conn->setup == s) {
@@ -115,6 +142,17 @@ static void setup_failed(struct setup *s, const char *why)
     setup_free(s, true);
     if (c) {
         setup_try_failed(c);
+    }
+}
+
+/* Its channel has broken. */
+static void setup_lost(struct setup *s)
+{
+    struct conn *c = s->conn && s->conn->setup == s ? s->conn : NULL;
+
+    setup_free(s, true);
+    if (c) {
+        setup_try_again(c);
     }
 }
 
@@ -168,20 +206,35 @@ static struct setup *setup_new(enum setup_state state, int fd, struct setup_list
     return s;
 }
 
-/* A socket that has sent nothing yet takes that much, once it is connected.  0 or errno.
- */
-static int handshake_send_hello(int fd, struct mpa_frame *f, const struct hello *own)
+static size_t handshake_put_hello(struct mpa_frame *f, const struct hello *own,
+                                  uint8_t out[MPA_MAX_STARTUP])
 {
-    uint8_t out[MPA_MAX_STARTUP], data[HELLO_SIZE];
-    size_t size;
-    ssize_t n;
+    uint8_t data[HELLO_SIZE];
 
     hello_put(own, data);
     f->data = data;
     f->data_len = sizeof(data);
-    size = mpa_put(f, out);
-    n = send(fd, out, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return mpa_put(f, out);
+}
+
+/* A socket that has sent nothing yet takes that much, once it is connected.  0 or errno.
+ */
+static int handshake_send_hello(int fd, struct mpa_frame *f, const struct hello *own)
+{
+    uint8_t out[MPA_MAX_STARTUP];
+    size_t size = handshake_put_hello(f, own, out);
+    ssize_t n = send(fd, out, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+
     return n == (ssize_t)size ? 0 : n < 0 ? errno : ENOBUFS;
+}
+
+/* What has come of the frame that is awaited; *f is it, if it is all there. */
+static enum iwarp_error handshake_get(const struct setup *s, enum mpa_kind kind,
+                                      struct mpa_frame *f, size_t *size)
+{
+    enum iwarp_error error = mpa_get(kind, s->in, s->have, f, size);
+
+    return !error && s->have > *size ? MPA_BAD_STARTUP : error;
 }
 
 /*
@@ -191,7 +244,6 @@ static int handshake_send_hello(int fd, struct mpa_frame *f, const struct hello 
 static bool handshake_read_frame(struct setup *s, enum mpa_kind kind, struct mpa_frame *f)
 {
     ssize_t n = recv(s->fd, s->in + s->have, sizeof(s->in) - s->have, MSG_DONTWAIT);
-    enum iwarp_error error;
     size_t size;
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
@@ -203,8 +255,7 @@ static bool handshake_read_frame(struct setup *s, enum mpa_kind kind, struct mpa
         return false;
     }
     s->have += (size_t)n;
-    error = mpa_get(kind, s->in, s->have, f, &size);
-    if (error || s->have > size) {
+    if (handshake_get(s, kind, f, &size)) {
         setup_failed(s, "malformed MPA request or reply");
         return false;
     }
@@ -264,6 +315,28 @@ static void defer_setup(struct setup *s, enum deferred_work what)
     conn_defer(s->conn, what);
 }
 
+/* By a flow.  A peer takes only so many at a time: the others wait for an answer. */
+static void handshake_begin_flow(struct setup *s, struct mpa_frame *request)
+{
+    struct conn *c = s->conn;
+    struct rnic_pair *p = s->pair;
+    uint8_t out[MPA_MAX_STARTUP];
+    size_t size = handshake_put_hello(request, &s->own, out);
+
+    if (!rnic_pair_channel(p)) {
+        setup_lost(s);
+        return;
+    }
+    s->flow = flow_begin(c->net, p, out, size);
+    if (!s->flow) {
+        s->state = SETUP_CONNECTING;
+        TAILQ_INSERT_TAIL(&crowd, s, crowd);
+        return;
+    }
+    s->flow->setup = s;
+    s->state = SETUP_WAIT_REPLY;
+}
+
 bool handshake_do_hello(struct conn *c)
 {
     struct setup *s = c->setup;
@@ -273,8 +346,12 @@ bool handshake_do_hello(struct conn *c)
     conn_down(c);
     conn_hello(c, &s->own);
     memcpy(s->own.token, c->asked.token, sizeof(s->own.token));
-    mpa_request(&mpa_config, &request);
-    handshake_request_sent(s, handshake_send_hello(s->fd, &request, &s->own));
+    mpa_request(setup_mpa(s), &request);
+    if (s->pair) {
+        handshake_begin_flow(s, &request);
+    } else {
+        handshake_request_sent(s, handshake_send_hello(s->fd, &request, &s->own));
+    }
     return had;
 }
 
@@ -295,35 +372,43 @@ static void handshake_refused(struct conn *c, const struct hello *peer)
 }
 
 /* What holds for us by @reply, if we can do with it. */
-static enum iwarp_error handshake_conclude(const struct conn *c,
+static enum iwarp_error handshake_conclude(const struct setup *s,
                                            const struct mpa_frame *reply,
                                            struct mpa_agreed *agreed)
 {
-    enum iwarp_error error = mpa_conclude(&mpa_config, reply, agreed);
+    enum iwarp_error error = mpa_conclude(setup_mpa(s), reply, agreed);
 
     if (!error && agreed->rtr != MPA_RTR_WRITE) {
         error = MPA_NO_RTR;
     }
-    return !error && !agreed->ord && handshake_wants_reads(c) ? MPA_SMALL_IRD : error;
+    return !error && !agreed->ord && handshake_wants_reads(s->conn) ? MPA_SMALL_IRD
+                                                                    : error;
 }
 
-/* It is complete, but for our first frame.  False: it was not made. */
+/*
+ * It is complete, but for our first frame, which a flow is sent later (flow_up()).
+ * False: it was not made.
+ */
 static bool handshake_end(struct setup *s, const struct mpa_frame *reply,
                           struct framing *framing)
 {
     struct mpa_agreed agreed;
-    enum iwarp_error error = handshake_conclude(s->conn, reply, &agreed);
+    enum iwarp_error error = handshake_conclude(s, reply, &agreed);
     uint8_t frame[TX_ALONE];
     size_t len;
 
     *framing = framing_of(&agreed);
     if (error) {
-        if (error != MPA_BAD_STARTUP) { /* which leaves nothing to talk about */
+        if (!s->pair &&
+            error != MPA_BAD_STARTUP) { /* which leaves nothing to talk about */
             linger_set_reset(s->fd, false);
             socket_send(s->fd, frame, tx_only_frame(framing, error, frame));
         }
         setup_failed(s, "MPA: no agreement");
         return false;
+    }
+    if (s->pair) {
+        return true;
     }
     len = tx_first_frame(framing, frame);
     if (socket_send(s->fd, frame, len) != (ssize_t)len) {
@@ -342,28 +427,49 @@ static bool handshake_is_answer(const struct conn *c, const uint8_t *in, size_t 
            peer->unreliable != c->reliable;
 }
 
-static void handshake_reply(struct setup *s)
+/* All of it has come. */
+static void handshake_take_reply(struct setup *s, const struct mpa_frame *reply)
 {
     struct conn *c = s->conn;
-    struct mpa_frame reply;
     struct hello peer;
 
-    if (!handshake_read_frame(s, MPA_REPLY, &reply)) {
-        return;
-    }
-    if (!handshake_is_answer(c, reply.data, reply.data_len, s->own.token, &peer)) {
+    if (!handshake_is_answer(c, reply->data, reply->data_len, s->own.token, &peer)) {
         setup_failed(s, "the reply is not from pvrdmad, or not for this connection");
         return;
     }
-    if (reply.reject) {
+    if (reply->reject) {
         handshake_refused(c, &peer);
         setup_failed(s, "refused");
         return;
     }
-    if (handshake_end(s, &reply, &s->framing)) {
+    if (handshake_end(s, reply, &s->framing)) {
         setup_ask_over(c);
         defer_setup(s, DEFERRED_STREAM);
     }
+}
+
+static void handshake_reply(struct setup *s)
+{
+    struct mpa_frame reply;
+
+    if (handshake_read_frame(s, MPA_REPLY, &reply)) {
+        handshake_take_reply(s, &reply);
+    }
+}
+
+/* What has come is the stream's, which there is now, or is not.  Token held. */
+static void setup_up(struct setup *s, const struct framing *framing, bool ready,
+                     const struct hello *own, const struct hello *peer)
+{
+    struct conn *c = s->conn;
+
+    if (s->pair) {
+        flow_up(c, s->flow, framing, ready, own, peer);
+    } else {
+        socket_up(c, s->fd, framing, ready, own, peer);
+    }
+    setup_peer_of(c, &c->peer);
+    setup_free(s, false);
 }
 
 bool handshake_do_stream(struct conn *c)
@@ -372,12 +478,14 @@ bool handshake_do_stream(struct conn *c)
     struct mpa_frame reply;
     struct hello peer;
 
+    if (s->flow && !s->flow->channel) {
+        setup_lost(s); /* it has just broken */
+        return true;
+    }
     handshake_reread(s, MPA_REPLY, &reply, &peer);
     if (!c->s && setup_is_ready(c) && moves_is_current(c)) {
-        socket_up(c, s->fd, &s->framing, true, &s->own, &peer);
+        setup_up(s, &s->framing, true, &s->own, &peer);
         c->up_at = now_ns();
-        setup_peer_of(c, &c->peer);
-        setup_free(s, false);
     } else {
         setup_free(s, true);
     }
@@ -449,10 +557,10 @@ static int begin_connect(struct vm *vm, const struct sockaddr_storage *to,
 }
 
 /* The responder awaits us. */
-void handshake_connect(struct conn *c, const struct sockaddr_storage *to,
-                       const struct sockaddr_storage *from)
+void handshake_connect(struct conn *c, struct peer *peer)
 {
-    int fd = begin_connect(c->vm, to, from);
+    int fd = begin_connect(c->vm, peer ? peer_address(peer) : &loop_address,
+                           peer ? peer_own_address(peer) : NULL);
 
     if (fd < 0) {
         setup_try_failed(c);
@@ -463,9 +571,27 @@ void handshake_connect(struct conn *c, const struct sockaddr_storage *to,
     defer_setup(c->setup, DEFERRED_HELLO); /* it takes the Request then, or later */
 }
 
+void handshake_join(struct conn *c, struct rnic_pair *p)
+{
+    c->setup = setup_new(SETUP_DEFERRED, -1, &setups);
+    c->setup->pair = p;
+    c->setup->conn = c;
+    defer_setup(c->setup, DEFERRED_HELLO);
+}
+
 /* ---- the responder ---- */
 
-/* A token that another host has got to see is of no use to it. */
+/* A token that another host or VM has got to see is of no use to it. */
+static bool is_from_its_vm(const struct rnic_pair *p, const struct conn *c)
+{
+    struct peer *peer;
+
+    return setup_peer_of(c, &peer) && peer == rnic_pair_peer(p) &&
+           rnic_pair_vm(p) == tcp_vm_rnic(c->net) && c->location.holder &&
+           memcmp(rnic_pair_owner(p), c->location.claim.owner,
+                  sizeof(c->location.claim.owner)) == 0;
+}
+
 static bool is_from_its_host(const struct setup *s, const struct conn *c)
 {
     const struct sockaddr_storage *from = peer_place_from(&s->place);
@@ -513,23 +639,20 @@ static void handshake_arrived_no_more(struct conn *c)
     }
 }
 
-static void handshake_request(struct setup *s)
+/* All of it has come. */
+static void handshake_take_request(struct setup *s, const struct mpa_frame *request)
 {
-    struct mpa_frame request;
     struct hello peer;
-    struct conn *c;
+    struct conn *c = hello_get(request->data, request->data_len, &peer)
+                         ? setup_awaited(peer.token)
+                         : NULL;
 
-    if (!handshake_read_frame(s, MPA_REQUEST, &request)) {
-        return;
-    }
-    c = hello_get(request.data, request.data_len, &peer) ? setup_awaited(peer.token)
-                                                         : NULL;
-    if (!c || peer.unreliable == c->reliable || !handshake_fits(&request)) {
+    if (!c || peer.unreliable == c->reliable || !handshake_fits(request)) {
         setup_failed(s, "no queue pair expects it");
         return;
     }
-    if (!is_from_its_host(s, c)) { /* which may come yet */
-        setup_failed(s, "it is not from the expected host");
+    if (s->pair ? !is_from_its_vm(s->pair, c) : !is_from_its_host(s, c)) {
+        setup_failed(s, "it is not from the expected host"); /* which may come yet */
         return;
     }
     setup_arrived(c);
@@ -540,6 +663,31 @@ static void handshake_request(struct setup *s)
     defer_setup(s, DEFERRED_REQUEST);
 }
 
+static void handshake_request(struct setup *s)
+{
+    struct mpa_frame request;
+
+    if (handshake_read_frame(s, MPA_REQUEST, &request)) {
+        handshake_take_request(s, &request);
+    }
+}
+
+/* The Reply goes.  False: it does not, or it says that there is to be no stream. */
+static bool handshake_send_reply(struct setup *s, struct mpa_frame *reply,
+                                 const struct hello *own)
+{
+    uint8_t out[MPA_MAX_STARTUP];
+
+    if (!s->pair) {
+        return handshake_send_hello(s->fd, reply, own) == 0 && !reply->reject;
+    }
+    if (reply->reject) {
+        flow_refuse(s->flow, out, handshake_put_hello(reply, own, out));
+        return false;
+    }
+    return flow_accept(s->flow, out, handshake_put_hello(reply, own, out));
+}
+
 bool handshake_do_request(struct conn *c)
 {
     struct setup *s = c->arrived;
@@ -548,21 +696,18 @@ bool handshake_do_request(struct conn *c)
     struct framing framing;
     struct hello own, peer;
     bool had = c->s, refuse;
-    int fd = s->fd;
 
     handshake_reread(s, MPA_REQUEST, &request, &peer);
     refuse = !handshake_agree(c, &peer, &own);
-    mpa_accept(&mpa_config, &request, &reply, &agreed);
+    mpa_accept(setup_mpa(s), &request, &reply, &agreed);
     framing = framing_of(&agreed);
     if (!agreed.ord && handshake_wants_reads(c)) {
         reply.ord = 1; /* so it hears what is needed at least */
         refuse = true;
     }
     reply.reject = refuse;
-    if (handshake_send_hello(fd, &reply, &own) == 0 && !refuse) {
-        socket_up(c, fd, &framing, false, &own, &peer);
-        setup_peer_of(c, &c->peer);
-        setup_free(s, false);
+    if (handshake_send_reply(s, &reply, &own)) {
+        setup_up(s, &framing, false, &own, &peer);
     } else {
         setup_free(s, true);
     }
@@ -590,6 +735,87 @@ void handshake_accepted(int fd, const struct sockaddr_storage *from)
     /* First: what is whole needs no place, nor does one go for it. */
     handshake_request(s);
     peer_places_bound(&places, from);
+}
+
+/* ---- flows ---- */
+
+/* What was said with the news is all of the frame, or makes no sense. */
+static bool handshake_said(struct setup *s, enum mpa_kind kind, const uint8_t *said,
+                           size_t len, struct mpa_frame *f)
+{
+    size_t size;
+
+    s->have = MIN(len, sizeof(s->in));
+    if (s->have) {
+        memcpy(s->in, said, s->have);
+    }
+    return !handshake_get(s, kind, f, &size) && s->have == size;
+}
+
+static void handshake_flow_asked(struct flow *f, const uint8_t *said, size_t len)
+{
+    struct setup *s = setup_new(SETUP_WAIT_REQUEST, -1, &accepted);
+    struct mpa_frame request;
+
+    s->pair = f->pair;
+    s->flow = f;
+    f->setup = s;
+    if (handshake_said(s, MPA_REQUEST, said, len, &request)) {
+        handshake_take_request(s, &request);
+    } else {
+        setup_failed(s, "malformed MPA request");
+    }
+}
+
+/* The peer has answered some, @n: it is the next ones' turn. */
+static void handshake_next_of(const struct rnic_pair *p, unsigned n)
+{
+    struct setup *s, *next;
+
+    for (s = TAILQ_FIRST(&crowd); s && n; s = next) {
+        next = TAILQ_NEXT(s, crowd);
+        if (s->pair == p) {
+            TAILQ_REMOVE(&crowd, s, crowd);
+            defer_setup(s, DEFERRED_HELLO);
+            n--;
+        }
+    }
+}
+
+void handshake_pair_changed(struct rnic_pair *p)
+{
+    handshake_next_of(p, UINT_MAX);
+}
+
+static void handshake_flow_answered(struct setup *s, bool refused, const uint8_t *said,
+                                    size_t len)
+{
+    struct mpa_frame reply;
+
+    if (s->state != SETUP_WAIT_REPLY) {
+        return;
+    }
+    if (handshake_said(s, MPA_REPLY, said, len, &reply) && reply.reject == refused) {
+        handshake_take_reply(s, &reply);
+    } else {
+        setup_failed(s, refused ? "refused" : "malformed MPA reply");
+    }
+}
+
+void handshake_flow(struct flow *f, unsigned what, const uint8_t *said, size_t len)
+{
+    if (!(what & FLOW_ASKED)) {
+        handshake_next_of(f->pair, 1);
+    }
+    if ((what & FLOW_BROKEN) && f->setup) {
+        setup_lost(f->setup);
+    } else if (what & FLOW_BROKEN) {
+        flow_drop(f);
+    } else if (what & FLOW_ASKED) {
+        handshake_flow_asked(f, said, len);
+    } else if (f->setup) {
+        handshake_flow_answered(f->setup, what & FLOW_REFUSED, said, len);
+    }
 }
 
 static gboolean handshake_on_socket(int fd, GIOCondition ready, gpointer opaque)

@@ -10,6 +10,9 @@
  * Whoever is about to use a place before its turn has come catches up by itself, so no
  * BIND, token or stream ever mixes two places.
  *
+ * When a channel to a peer's VM has been made, connections that go there by TCP are made
+ * anew, too.
+ *
  * A host whose link was silent, or lost, is looked at in the same way when it is heard
  * again: TCP may take seconds to see that, of each connection.
  *
@@ -189,6 +192,21 @@ void moves_peer_heard(struct peer *peer)
     g_hash_table_add(heard, peer);
     heard_left = n_conns;
     moves_run_soon();
+}
+
+void moves_to_channel(const struct rnic_pair *p)
+{
+    struct conn *c;
+
+    TAILQ_FOREACH(c, &conns, all)
+    {
+        if (c->initiator && tcp_vm_rnic(c->net) == rnic_pair_vm(p) &&
+            c->phase == CONN_UP && c->peer == rnic_pair_peer(p) &&
+            memcmp(c->location.claim.owner, rnic_pair_owner(p),
+                   sizeof(c->location.claim.owner)) == 0) {
+            conn_defer(c, DEFERRED_CHANNEL);
+        }
+    }
 }
 
 static void route_conns_add(struct conn *c)

@@ -1,0 +1,798 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * iwarp/flow.c and setup/handshake.c: streams over flows of channels, with peers that say
+ * what they like in OPEN and OPENED, and when.
+ *
+ * The channel is the test: it keeps what it is asked, and says in a turn of the VM what a
+ * case wants said.  Both ends are queue pairs of one VM, which is connected with itself.
+ */
+#include <glib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "testdev.h"
+#include "transport/iwarp/iwarp.h"
+#include "transport/iwarp/setup/bind.h"
+#include "transport/iwarp/wire/mpa.h"
+#include "transport/transports.h"
+
+#define PATIENCE_S 30
+#define ROOM       4080u
+#define BYTES      1024u
+
+struct rnic_vm {
+    struct vm *vm;
+    int fd;
+};
+
+struct rnic_pair {
+    struct rnic_vm *rv;
+    uint64_t owner[2];
+    struct rnic_channel *ch;
+};
+
+struct message {
+    size_t len;
+    uint8_t bytes[BYTES];
+};
+
+/* ---- the channel --------------------------------------------------------------- */
+
+static const struct rnic_pair_ops *ops;
+static struct rnic_vm rnic;
+/* The end that connects, the other one, and one with another VM. */
+static struct rnic_pair active, passive, strange;
+static enum rnic_pair_state state;
+static uint8_t channel_memory, other_channel_memory;
+#define CHANNEL ((struct rnic_channel *)(void *)&channel_memory)
+#define OTHER   ((struct rnic_channel *)(void *)&other_channel_memory)
+
+/* What was done, under the VM's token; what is looked at when all is still. */
+static struct rnic_flow *begun, *taken;
+static struct message request, reply, sent; /* the last ones */
+static unsigned n_begun, n_accepted, n_refused, n_closed;
+static bool is_full; /* nothing can be begun */
+static size_t room;  /* what is taken at a time */
+
+void __wrap_rnic_pair_set_ops(const struct rnic_pair_ops *o);
+struct rnic_vm *__wrap_rnic_vm_new(struct vm *vm);
+void __wrap_rnic_vm_free(struct rnic_vm *rv);
+struct vm *__wrap_rnic_vm_of(const struct rnic_vm *rv);
+int __wrap_rnic_vm_fd(const struct rnic_vm *rv);
+bool __wrap_rnic_vm_is_used(const struct rnic_vm *rv);
+bool __wrap_rnic_vm_peek(struct rnic_vm *rv);
+bool __wrap_rnic_vm_look(struct rnic_vm *rv, uint64_t now);
+void __wrap_rnic_vm_flush(struct rnic_vm *rv);
+uint64_t __wrap_rnic_vm_due(const struct rnic_vm *rv);
+bool __wrap_rnic_vm_arm(struct rnic_vm *rv, uint64_t now);
+void __wrap_rnic_vm_woken(struct rnic_vm *rv);
+struct rnic_pair *__wrap_rnic_pair_want(struct rnic_vm *rv, struct peer *peer,
+                                        const uint64_t owner[2], const char *network);
+enum rnic_pair_state __wrap_rnic_pair_state(const struct rnic_pair *p);
+struct rnic_vm *__wrap_rnic_pair_vm(const struct rnic_pair *p);
+struct peer *__wrap_rnic_pair_peer(const struct rnic_pair *p);
+const uint64_t *__wrap_rnic_pair_owner(const struct rnic_pair *p);
+struct rnic_channel *__wrap_rnic_pair_channel(const struct rnic_pair *p);
+uint32_t __wrap_rnic_channel_room(const struct rnic_channel *ch);
+bool __wrap_rnic_flow_begin(struct rnic_channel *ch, struct rnic_flow *f,
+                            const uint8_t *bytes, size_t len);
+bool __wrap_rnic_flow_accept(struct rnic_channel *ch, struct rnic_flow *f,
+                             uint32_t peer_index, const uint8_t *bytes, size_t len);
+void __wrap_rnic_flow_refuse(struct rnic_channel *ch, uint32_t peer_index,
+                             const uint8_t *bytes, size_t len);
+void __wrap_rnic_flow_close(struct rnic_flow *f);
+ssize_t __wrap_rnic_flow_send(struct rnic_flow *f, const uint8_t *bytes, size_t len);
+void __wrap_rnic_flow_want(struct rnic_flow *f, bool wants);
+void __wrap_rnic_flow_go_on(struct rnic_flow *f);
+
+void __wrap_rnic_pair_set_ops(const struct rnic_pair_ops *o)
+{
+    ops = o;
+}
+
+struct rnic_vm *__wrap_rnic_vm_new(struct vm *vm)
+{
+    rnic = (struct rnic_vm){vm, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    return &rnic;
+}
+
+void __wrap_rnic_vm_free(struct rnic_vm *rv)
+{
+    close(rv->fd);
+}
+
+struct vm *__wrap_rnic_vm_of(const struct rnic_vm *rv)
+{
+    return rv->vm;
+}
+
+int __wrap_rnic_vm_fd(const struct rnic_vm *rv)
+{
+    return rv->fd;
+}
+
+bool __wrap_rnic_vm_is_used(const struct rnic_vm *rv)
+{
+    return true;
+}
+
+bool __wrap_rnic_vm_peek(struct rnic_vm *rv)
+{
+    return false;
+}
+
+void __wrap_rnic_vm_flush(struct rnic_vm *rv)
+{
+}
+
+uint64_t __wrap_rnic_vm_due(const struct rnic_vm *rv)
+{
+    return UINT64_MAX;
+}
+
+bool __wrap_rnic_vm_arm(struct rnic_vm *rv, uint64_t now)
+{
+    return true;
+}
+
+void __wrap_rnic_vm_woken(struct rnic_vm *rv)
+{
+}
+
+struct rnic_pair *__wrap_rnic_pair_want(struct rnic_vm *rv, struct peer *peer,
+                                        const uint64_t owner[2], const char *network)
+{
+    g_assert_true(rv == &rnic && !peer);
+    memcpy(active.owner, owner, sizeof(active.owner));
+    memcpy(passive.owner, owner, sizeof(passive.owner));
+    return &active;
+}
+
+enum rnic_pair_state __wrap_rnic_pair_state(const struct rnic_pair *p)
+{
+    return state;
+}
+
+struct rnic_vm *__wrap_rnic_pair_vm(const struct rnic_pair *p)
+{
+    return p->rv;
+}
+
+struct peer *__wrap_rnic_pair_peer(const struct rnic_pair *p)
+{
+    return NULL;
+}
+
+const uint64_t *__wrap_rnic_pair_owner(const struct rnic_pair *p)
+{
+    return p->owner;
+}
+
+struct rnic_channel *__wrap_rnic_pair_channel(const struct rnic_pair *p)
+{
+    return p->ch;
+}
+
+uint32_t __wrap_rnic_channel_room(const struct rnic_channel *ch)
+{
+    return ROOM;
+}
+
+static void keep(struct message *m, const uint8_t *bytes, size_t len)
+{
+    g_assert_cmpuint(len, <=, BYTES);
+    m->len = len;
+    if (len) {
+        memcpy(m->bytes, bytes, len);
+    }
+}
+
+bool __wrap_rnic_flow_begin(struct rnic_channel *ch, struct rnic_flow *f,
+                            const uint8_t *bytes, size_t len)
+{
+    if (is_full) {
+        return false;
+    }
+    *f = (struct rnic_flow){.channel = ch, .index = ++n_begun};
+    begun = f;
+    keep(&request, bytes, len);
+    return true;
+}
+
+bool __wrap_rnic_flow_accept(struct rnic_channel *ch, struct rnic_flow *f,
+                             uint32_t peer_index, const uint8_t *bytes, size_t len)
+{
+    g_assert_cmpuint(peer_index, ==, 7);
+    *f = (struct rnic_flow){.channel = ch, .index = 1, .peer_index = 7};
+    taken = f;
+    keep(&reply, bytes, len);
+    n_accepted++;
+    return true;
+}
+
+void __wrap_rnic_flow_refuse(struct rnic_channel *ch, uint32_t peer_index,
+                             const uint8_t *bytes, size_t len)
+{
+    g_assert_cmpuint(peer_index, ==, 7);
+    n_refused++;
+}
+
+void __wrap_rnic_flow_close(struct rnic_flow *f)
+{
+    n_closed++;
+}
+
+ssize_t __wrap_rnic_flow_send(struct rnic_flow *f, const uint8_t *bytes, size_t len)
+{
+    if (f != begun) {
+        return (ssize_t)len;
+    }
+    len = MIN(len, room);
+    g_assert_cmpuint(len, <=, BYTES - sent.len);
+    memcpy(sent.bytes + sent.len, bytes, len);
+    sent.len += len;
+    return (ssize_t)len;
+}
+
+void __wrap_rnic_flow_want(struct rnic_flow *f, bool wants)
+{
+    f->wants = wants;
+}
+
+void __wrap_rnic_flow_go_on(struct rnic_flow *f)
+{
+}
+
+/* ---- what it says, in a turn ----------------------------------------------------- */
+
+static struct say {
+    enum { NOTHING, OPEN, OPENED, CLOSED, TAKE, WRITABLE, BROKEN } what;
+    struct rnic_pair *pair;
+    struct rnic_flow *flow;
+    bool accepted;
+    struct message m;
+    bool result;
+} say;
+
+static _Atomic bool is_to_be_said;
+
+bool __wrap_rnic_vm_look(struct rnic_vm *rv, uint64_t now)
+{
+    if (!atomic_load(&is_to_be_said)) {
+        return false;
+    }
+    switch (say.what) {
+    case OPEN:
+        say.result = ops->open(say.pair, 7, say.m.bytes, say.m.len);
+        break;
+    case OPENED:
+        say.flow->peer_index = say.accepted ? 9 : 0;
+        say.result = ops->opened(say.flow, say.accepted, say.m.bytes, say.m.len);
+        break;
+    case CLOSED:
+        ops->closed(say.flow);
+        break;
+    case TAKE:
+        say.result = ops->take(say.flow, say.m.bytes, say.m.len);
+        break;
+    case WRITABLE:
+        g_assert_true(say.flow->wants);
+        say.flow->wants = false; /* it tells once */
+        ops->writable(say.flow);
+        break;
+    case BROKEN:
+        active.ch = passive.ch = NULL;
+        ops->broken(say.pair, CHANNEL, true);
+        break;
+    default:
+        break;
+    }
+    atomic_store(&is_to_be_said, false);
+    return false;
+}
+
+/* A turn of the loop, until that is so. */
+#define REACH(what)                                                               \
+    do {                                                                          \
+        gint64 until_ = g_get_monotonic_time() + PATIENCE_S * G_TIME_SPAN_SECOND; \
+        while (!(what)) {                                                         \
+            g_main_context_iteration(NULL, FALSE);                                \
+            if (g_get_monotonic_time() > until_) {                                \
+                g_error("never: %s", #what);                                      \
+            }                                                                     \
+        }                                                                         \
+    } while (0)
+
+static bool said(void)
+{
+    struct vm_net *net = atomic_load(&rnic.vm->dp.net);
+
+    atomic_store(&is_to_be_said, true);
+    atomic_store(&net->ready, true);
+    datapath_wake(rnic.vm);
+    REACH(!atomic_load(&is_to_be_said));
+    return say.result;
+}
+
+static bool say_open(struct rnic_pair *p, const struct message *m)
+{
+    say = (struct say){.what = OPEN, .pair = p, .m = *m};
+    return said();
+}
+
+static bool say_opened(struct rnic_flow *f, bool accepted, const struct message *m)
+{
+    say = (struct say){.what = OPENED, .flow = f, .accepted = accepted, .m = *m};
+    return said();
+}
+
+static void say_bytes(struct rnic_flow *f, const struct message *m)
+{
+    say = (struct say){.what = TAKE, .flow = f, .m = *m};
+    said();
+}
+
+static void say_closed(struct rnic_flow *f)
+{
+    say = (struct say){.what = CLOSED, .flow = f};
+    said();
+}
+
+static void say_writable(struct rnic_flow *f)
+{
+    say = (struct say){.what = WRITABLE, .flow = f};
+    said();
+}
+
+static void say_broken(void)
+{
+    say = (struct say){.what = BROKEN, .pair = &active};
+    said();
+}
+
+/* A number that is changed under the token. */
+static unsigned number(const unsigned *n)
+{
+    unsigned is;
+
+    vm_token_take(rnic.vm);
+    is = *n;
+    vm_token_release(rnic.vm);
+    return is;
+}
+
+/* ---- queue pairs ------------------------------------------------------------------ */
+
+static struct testdev *td;
+static struct pvrdma_gid gid = {.raw = {[10] = 0xff, [11] = 0xff, 10, 0, 0, 5}};
+static uint32_t pd, cq;
+static uint64_t pdir;
+static struct daemon_config *cfg;
+
+static void command(uint32_t op, void *req, size_t size)
+{
+    testdev_do(td, op, req, size);
+    testdev_irqs(td, PVRDMA_VEC_CMD);
+}
+
+static void begin(enum rnic_pair_state s)
+{
+    struct pvrdma_cmd_create_bind bind = {
+        .mtu = 1024, .vlan = 0xfff, .gid_type = PVRDMA_GID_TYPE_ROCE_V2, .gid = gid};
+    GError *err = NULL;
+    uint64_t first;
+
+    log_set_level(LOG_LVL_ERROR);
+    testdev_start();
+    cfg = config_new();
+    cfg->local_path = CONFIG_PATH_RNIC;
+    cfg->nics = g_list_append(NULL, config_nic_new("nic", &err));
+    tcp_open(true, &err);
+    g_assert_no_error(err);
+    tcp_use(cfg);
+    state = s;
+    active = passive = (struct rnic_pair){.rv = &rnic, .ch = CHANNEL};
+    strange = (struct rnic_pair){.rv = &rnic, .ch = OTHER, .owner = {1, 2}};
+    n_begun = n_accepted = n_refused = n_closed = 0;
+    begun = taken = NULL;
+    is_full = false;
+    room = BYTES;
+    sent.len = 0;
+    td = testdev_new("vm");
+    testdev_up(td);
+    command(PVRDMA_CMD_CREATE_BIND, &bind, sizeof(bind));
+    pd = testdev_pd(td, 0);
+    cq = testdev_cq(td, 0, 16);
+    pdir = testdev_new_pdir(td, 7, &first); /* which all share: nothing is posted */
+}
+
+static void end(void)
+{
+    testdev_free(td);
+    tcp_close();
+    config_free(cfg);
+    testdev_stop();
+    transport_local = &transport_copy;
+}
+
+static struct qp *make(void)
+{
+    struct pvrdma_cmd_create_qp req = {.pdir_dma = pdir,
+                                       .pd_handle = pd,
+                                       .send_cq_handle = cq,
+                                       .recv_cq_handle = cq,
+                                       .max_send_wr = 64,
+                                       .max_recv_wr = 64,
+                                       .max_send_sge = 4,
+                                       .max_recv_sge = 4,
+                                       .total_chunks = 7,
+                                       .send_chunks = 4,
+                                       .qp_type = PVRDMA_QPT_RC,
+                                       .access_flags = PVRDMA_ACCESS_LOCAL_WRITE};
+    const union pvrdma_cmd_resp *r;
+
+    command(PVRDMA_CMD_CREATE_QP, &req, sizeof(req));
+    r = testdev_ptr(td, td->resp);
+    return id_table_get(&td->vm.objects.qp, r->create_qp.qp_handle);
+}
+
+static void modify(struct qp *qp, uint32_t mask, const struct pvrdma_qp_attr *a)
+{
+    struct pvrdma_cmd_modify_qp req = {
+        .qp_handle = qp->handle, .attr_mask = PVRDMA_QP_STATE | mask, .attrs = *a};
+
+    command(PVRDMA_CMD_MODIFY_QP, &req, sizeof(req));
+}
+
+static struct conn *connect_qp(struct qp *qp, uint32_t qpn)
+{
+    struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_INIT,
+                               .port_num = 1,
+                               .qp_access_flags = 0xf,
+                               .path_mtu = PVRDMA_MTU_1024,
+                               .dest_qp_num = qpn,
+                               .max_rd_atomic = 4,
+                               .max_dest_rd_atomic = 4,
+                               .min_rnr_timer = 1,
+                               .retry_cnt = 1,
+                               .rnr_retry = 1,
+                               .ah_attr = {.ah_flags = 1, .port_num = 1, .dgid = gid}};
+
+    modify(qp, PVRDMA_QP_PKEY_INDEX | PVRDMA_QP_PORT | PVRDMA_QP_ACCESS_FLAGS, &a);
+    a.qp_state = PVRDMA_QPS_RTR;
+    modify(qp,
+           PVRDMA_QP_AV | PVRDMA_QP_PATH_MTU | PVRDMA_QP_DEST_QPN | PVRDMA_QP_RQ_PSN |
+               PVRDMA_QP_MAX_DEST_RD_ATOMIC | PVRDMA_QP_MIN_RNR_TIMER,
+           &a);
+    a.qp_state = PVRDMA_QPS_RTS;
+    modify(qp,
+           PVRDMA_QP_SQ_PSN | PVRDMA_QP_TIMEOUT | PVRDMA_QP_RETRY_CNT |
+               PVRDMA_QP_RNR_RETRY | PVRDMA_QP_MAX_RD_ATOMIC,
+           &a);
+    g_assert_nonnull(qp->req.conn);
+    return qp->req.conn;
+}
+
+/* Two that are each other's. */
+static void make_pair(struct conn **initiator, struct conn **responder)
+{
+    struct qp *a = make(), *b = make();
+    struct conn *x = connect_qp(a, b->qpn), *y = connect_qp(b, a->qpn);
+
+    *initiator = x->initiator ? x : y;
+    *responder = x->initiator ? y : x;
+}
+
+static bool is_by_flow(const struct conn *c)
+{
+    bool is;
+
+    vm_token_take(c->vm);
+    is = c->s && c->s->flow && (&c->s->flow->end == begun || &c->s->flow->end == taken);
+    vm_token_release(c->vm);
+    return is;
+}
+
+static void reset_qp(struct conn *c)
+{
+    struct pvrdma_qp_attr a = {.qp_state = PVRDMA_QPS_RESET};
+
+    modify(c->qp, 0, &a);
+}
+
+/* ---- all is well ------------------------------------------------------------------ */
+
+static void go_up(struct conn *i, struct conn *r)
+{
+    unsigned n = number(&n_accepted);
+
+    REACH(i->setup && number(&n_begun) && begun);
+    sent.len = 0;
+    g_assert_true(say_open(&passive, &request));
+    REACH(number(&n_accepted) == n + 1);
+    g_assert_true(say_opened(begun, true, &reply));
+    REACH(i->phase == CONN_UP && r->phase == CONN_UP);
+    say_bytes(taken, &sent);
+    g_assert_cmpint(r->s->phase, ==, STREAM_OPEN);
+}
+
+static void test_up(void)
+{
+    struct transport_path path;
+    struct conn *i, *r;
+
+    begin(RNIC_PAIR_UP);
+    make_pair(&i, &r);
+    go_up(i, r);
+    g_assert_true(is_by_flow(i) && is_by_flow(r));
+    g_assert_false(i->s->framing.crc || i->s->framing.markers || r->s->framing.crc);
+    g_assert_cmpuint(fpdu_size(i->s->mulpdu), <=, ROOM);
+    transport_tcp.describe(i->qp, &path);
+    g_assert_cmpstr(path.connection, ==, "up");
+    /* What makes no sense costs the stream. */
+    memset(say.m.bytes, 0xff, sizeof(say.m.bytes));
+    say.m.len = 64;
+    say_bytes(taken, &(struct message){.len = 64, .bytes = {0, 32, 0xff, 0xff}});
+    REACH(number(&n_closed) >= 1);
+    end();
+}
+
+/* What the channel does not take waits until it does. */
+static void test_backlog(void)
+{
+    struct conn *i, *r;
+
+    begin(RNIC_PAIR_UP);
+    make_pair(&i, &r);
+    REACH(i->setup && number(&n_begun));
+    room = 0;
+    g_assert_true(say_open(&passive, &request));
+    REACH(number(&n_accepted) == 1);
+    g_assert_true(say_opened(begun, true, &reply));
+    REACH(i->phase == CONN_UP);
+    g_assert_cmpuint(sent.len, ==, 0);
+    room = 8;
+    while (begun->wants) {
+        say_writable(begun);
+    }
+    g_assert_cmpuint(sent.len, >, room);
+    g_assert_null(i->s->backlog);
+    say_bytes(taken, &sent);
+    g_assert_cmpint(r->s->phase, ==, STREAM_OPEN);
+    end();
+}
+
+/* One end closes; and a channel breaks. */
+static void test_ends(void)
+{
+    struct conn *i, *r;
+
+    begin(RNIC_PAIR_UP);
+    make_pair(&i, &r);
+    go_up(i, r);
+    say_closed(begun);
+    REACH(number(&n_closed) == 1);
+    setup_ask(i);
+    REACH(i->setup && number(&n_begun) == 2);
+    go_up(i, r);
+    say_broken();
+    g_assert_cmpuint(number(&n_closed), ==, 4); /* both, and the responder's former one */
+    REACH(!i->s && !r->s);
+    g_assert_false(i->try_failed || r->try_failed);
+    end();
+}
+
+/* ---- the peer as initiator ----------------------------------------------------------
+ */
+
+static void is_refused(const struct message *m, struct rnic_pair *p)
+{
+    unsigned refused = number(&n_refused), accepted = number(&n_accepted);
+
+    g_assert_true(say_open(p, m));
+    REACH(number(&n_refused) == refused + 1);
+    g_assert_cmpuint(number(&n_accepted), ==, accepted);
+}
+
+static void test_opens(void)
+{
+    struct message m = {.len = 0};
+    struct conn *i, *r;
+
+    begin(RNIC_PAIR_UP);
+    make_pair(&i, &r);
+    REACH(i->setup && number(&n_begun));
+
+    g_assert_false(say_open(&passive, &m)); /* of no bytes; of too many */
+    m.len = MPA_MAX_STARTUP + 1;
+    g_assert_false(say_open(&passive, &m));
+    m.len = 1;
+    is_refused(&m, &passive);
+    m.len = MPA_MAX_STARTUP;
+    is_refused(&m, &passive);
+    m = request;
+    m.len--;
+    is_refused(&m, &passive);
+    m.len += 2;
+    is_refused(&m, &passive);
+    /* A token that nobody awaits; and one that is shown by another VM. */
+    for (unsigned at = MPA_HEADER; at < request.len; at++) {
+        m = request;
+        m.bytes[at] ^= 0x10;
+        if (at < MPA_HEADER + MPA_ENHANCED) {
+            continue;
+        }
+        is_refused(&m, &passive);
+        break;
+    }
+    m = request;
+    is_refused(&m, &strange);
+    /* The right one, but once. */
+    go_up(i, r);
+    is_refused(&request, &passive);
+    g_assert_true(is_by_flow(i) && is_by_flow(r));
+    end();
+}
+
+/* The queue pair goes while it is asked, and after that. */
+static void test_gone(void)
+{
+    struct message m;
+    struct conn *i, *r;
+
+    begin(RNIC_PAIR_UP);
+    make_pair(&i, &r);
+    REACH(i->setup && number(&n_begun));
+    m = request;
+    say = (struct say){.what = OPEN, .pair = &passive, .m = m};
+    vm_token_take(rnic.vm); /* so that the Request waits for it */
+    say.result = ops->open(&passive, 7, m.bytes, m.len);
+    REACH(r->arrived);
+    vm_token_release(rnic.vm);
+    reset_qp(r);
+    REACH(number(&n_refused) + number(&n_accepted) == 1);
+    is_refused(&m, &passive);
+    reset_qp(i);
+    REACH(number(&n_closed) >= 1);
+    end();
+}
+
+/* ---- the peer as responder -----------------------------------------------------------
+ */
+
+static void fails(struct conn *i, bool accepted, const struct message *m)
+{
+    unsigned closed = number(&n_closed), n = number(&n_begun);
+
+    REACH(i->setup && i->setup && number(&n_begun) >= n);
+    g_assert_true(say_opened(begun, accepted, m));
+    REACH(number(&n_closed) == closed + 1 && !i->setup);
+    g_assert_true(i->phase != CONN_UP);
+    setup_ask(i);
+    REACH(i->setup && number(&n_begun) == n + 1);
+}
+
+static void test_openeds(void)
+{
+    struct message m = {.len = 0}, right;
+    struct conn *i, *r;
+
+    begin(RNIC_PAIR_UP);
+    make_pair(&i, &r);
+    REACH(i->setup && number(&n_begun));
+    fails(i, true, &m);
+    fails(i, false, &m);
+    m.len = 1;
+    fails(i, true, &m);
+    m.len = MPA_MAX_STARTUP;
+    fails(i, true, &m);
+    g_assert_true(say_open(&passive, &request));
+    REACH(number(&n_accepted) == 1);
+    right = reply;
+    /* Of another connection; refused, though it says otherwise; cut off. */
+    m = right;
+    m.bytes[m.len - 1] ^= 1;
+    m.len--;
+    fails(i, true, &m);
+    fails(i, true, &right);
+    fails(i, false, &right);
+    m.len = MPA_MAX_STARTUP + 1;
+    g_assert_false(say_opened(begun, true, &m));
+    end();
+}
+
+/* It sends before it may. */
+static void test_astray(void)
+{
+    struct conn *i, *r;
+
+    begin(RNIC_PAIR_UP);
+    make_pair(&i, &r);
+    REACH(i->setup && number(&n_begun));
+    g_assert_true(say_open(&passive, &request));
+    REACH(number(&n_accepted) == 1);
+    vm_token_take(rnic.vm); /* so that there is no stream yet */
+    begun->peer_index = 9;
+    g_assert_true(ops->opened(begun, true, reply.bytes, reply.len));
+    g_assert_true(ops->take(begun, sent.bytes, 8));
+    vm_token_release(rnic.vm);
+    REACH(number(&n_closed) >= 1);
+    end();
+}
+
+/* ---- channels come and go
+ * --------------------------------------------------------------- */
+
+/* One that breaks while it is asked is no failed try: TCP is next. */
+static void test_lost(void)
+{
+    struct conn *i, *r;
+
+    begin(RNIC_PAIR_UP);
+    make_pair(&i, &r);
+    REACH(i->setup && number(&n_begun));
+    state = RNIC_PAIR_NONE;
+    say_broken();
+    g_assert_cmpuint(number(&n_closed), ==, 1);
+    REACH(i->phase == CONN_UP && r->phase == CONN_UP);
+    g_assert_false(is_by_flow(i) || i->try_failed);
+    end();
+}
+
+/* One that is being made is waited for; and so are others that the peer has to answer. */
+static void test_waits(void)
+{
+    struct conn *i, *r;
+
+    begin(RNIC_PAIR_MAKING);
+    make_pair(&i, &r);
+    REACH(i->joins);
+    g_assert_true(setup_waits(i));
+    ops->changed(&strange);
+    ops->changed(&active); /* it is being made anew */
+    g_assert_true(i->joins == &active && !i->setup);
+    state = RNIC_PAIR_UP;
+    is_full = true;
+    ops->changed(&active);
+    g_assert_false(i->joins || !i->setup);
+    REACH(!i->deferred);
+    g_assert_cmpuint(number(&n_begun), ==, 0);
+    is_full = false;
+    ops->changed(&active);
+    go_up(i, r);
+    end();
+
+    /* It has come to nothing. */
+    begin(RNIC_PAIR_MAKING);
+    make_pair(&i, &r);
+    REACH(i->joins);
+    state = RNIC_PAIR_NONE;
+    ops->changed(&active);
+    REACH(i->phase == CONN_UP && r->phase == CONN_UP);
+    g_assert_false(is_by_flow(i));
+    end();
+
+    /* Nobody waits any more. */
+    begin(RNIC_PAIR_MAKING);
+    make_pair(&i, &r);
+    REACH(i->joins);
+    reset_qp(i);
+    ops->changed(&active);
+    end();
+}
+
+int main(int argc, char **argv)
+{
+    g_test_init(&argc, &argv, NULL);
+    g_test_add_func("/flows/up", test_up);
+    g_test_add_func("/flows/backlog", test_backlog);
+    g_test_add_func("/flows/ends", test_ends);
+    g_test_add_func("/flows/opens", test_opens);
+    g_test_add_func("/flows/gone", test_gone);
+    g_test_add_func("/flows/openeds", test_openeds);
+    g_test_add_func("/flows/astray", test_astray);
+    g_test_add_func("/flows/lost", test_lost);
+    g_test_add_func("/flows/waits", test_waits);
+    return g_test_run();
+}
