@@ -31,6 +31,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "base/log.h"
 
@@ -43,18 +44,21 @@ struct rnic_block *rnic_block_new(struct ibv_pd *pd, enum rnic_side side, unsign
     int err;
 
     g_assert(n && n <= RNIC_BLOCK_BUFFERS && rnic_size_class(size) < RNIC_SIZES);
-    err = b ? posix_memalign(&b->memory, RNIC_SIZE_MIN, (size_t)n * size) : ENOMEM;
-    if (err) {
-        free(b);
-        errno = err;
+    if (!b) {
         return NULL;
     }
-    memset(b->memory, 0, (size_t)n * size);
+    /* Not the heap's, which would keep megabytes when channels have gone. */
+    b->memory = mmap(NULL, (size_t)n * size, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (b->memory == MAP_FAILED) {
+        free(b);
+        return NULL;
+    }
     b->mr = rnic_verbs->reg_mr(pd, b->memory, (size_t)n * size,
                                side == RNIC_RX ? IBV_ACCESS_LOCAL_WRITE : 0);
     if (!b->mr) {
         err = errno;
-        free(b->memory);
+        munmap(b->memory, (size_t)n * size);
         free(b);
         errno = err;
         return NULL;
@@ -81,7 +85,7 @@ void rnic_block_free(struct rnic_block *b)
                 (size_t)b->n * b->size, g_strerror(abs(kept)));
         return;
     }
-    free(b->memory);
+    munmap(b->memory, (size_t)b->n * b->size);
     free(b);
 }
 
