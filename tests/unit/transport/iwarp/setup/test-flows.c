@@ -74,6 +74,7 @@ struct rnic_vm *__wrap_rnic_pair_vm(const struct rnic_pair *p);
 struct peer *__wrap_rnic_pair_peer(const struct rnic_pair *p);
 const uint64_t *__wrap_rnic_pair_owner(const struct rnic_pair *p);
 struct rnic_channel *__wrap_rnic_pair_channel(const struct rnic_pair *p);
+const char *__wrap_rnic_pair_nic(const struct rnic_pair *p);
 uint32_t __wrap_rnic_channel_room(const struct rnic_channel *ch);
 bool __wrap_rnic_flow_begin(struct rnic_channel *ch, struct rnic_flow *f,
                             const uint8_t *bytes, size_t len);
@@ -172,6 +173,11 @@ const uint64_t *__wrap_rnic_pair_owner(const struct rnic_pair *p)
 struct rnic_channel *__wrap_rnic_pair_channel(const struct rnic_pair *p)
 {
     return p->ch;
+}
+
+const char *__wrap_rnic_pair_nic(const struct rnic_pair *p)
+{
+    return "nic0";
 }
 
 uint32_t __wrap_rnic_channel_room(const struct rnic_channel *ch)
@@ -529,6 +535,8 @@ static void test_up(void)
     g_assert_false(i->s->framing.crc || i->s->framing.markers || r->s->framing.crc);
     g_assert_cmpuint(fpdu_size(i->s->mulpdu), <=, ROOM);
     transport_tcp.describe(i->qp, &path);
+    g_assert_cmpstr(path.name, ==, "rnic");
+    g_assert_cmpstr(path.nic, ==, "nic0");
     g_assert_cmpstr(path.connection, ==, "up");
     /* What makes no sense costs the stream. */
     memset(say.m.bytes, 0xff, sizeof(say.m.bytes));
