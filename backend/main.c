@@ -369,8 +369,8 @@ static bool serve_vms(struct daemon_config *cfg, GError **errp)
     if (!control_listen(cfg, errp)) {
         goto out_tcp;
     }
-    rnic_nics_start(cfg);
     rnic_pairs_start(cfg, cfg->local_path == CONFIG_PATH_RNIC);
+    rnic_nics_start(cfg);
     reload_start(cfg);
     if (!claims_start(cfg->host_name, cfg->peer_timeout, errp)) {
         goto out_control;
@@ -386,8 +386,8 @@ out_control:
     registry_remove_all("the daemon ends");
     /* Behind the VMs: others hear that their addresses are gone. */
     claims_stop();
-    peers_stop();
     rnic_pairs_stop();
+    peers_stop();
 out_tcp:
     tcp_close();
     datapath_stop();

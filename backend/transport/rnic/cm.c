@@ -176,8 +176,10 @@ static void take_event(void *arg)
     struct rnic_job *j = arg;
 
     rnic_control_assert();
+    pthread_mutex_lock(j->qps);
     errno = 0;
     fail(j, rnic_verbs->cm_get_event(j->events, &j->event));
+    pthread_mutex_unlock(j->qps);
 }
 
 /* Whose request it was is not waited for. */
@@ -226,6 +228,7 @@ static bool pump_one(struct rnic_cm *cm)
     int err;
 
     j->events = cm->events;
+    j->qps = cm->qps;
     err = rnic_cm_run(cm, RNIC_MAKE, 0, take_event, j, &mine);
     if (!err) {
         got_event(cm, j->event, &stranger);
@@ -356,7 +359,6 @@ static void end_listener(struct rnic_cm *cm)
     struct rnic_job *j = g_new0(struct rnic_job, 1);
     bool mine;
 
-    fdwatch_remove(cm->watch);
     j->id = cm->listener;
     j->events = cm->events;
     j->ctx = cm->ctx;
@@ -381,6 +383,11 @@ static void take_apart(struct rnic_cm *cm)
     }
     while (cm->n_ends || cm->pumping) {
         nap(cm);
+    }
+    /* Nobody waits for events any more; a pump would run while the listener goes. */
+    if (cm->watch) {
+        fdwatch_remove(cm->watch);
+        cm->watch = 0;
     }
     for (sh = LIST_FIRST(&cm->shares); sh; sh = next) {
         next = LIST_NEXT(sh, of_cm);
@@ -410,6 +417,10 @@ static void live(void *opaque)
     TAILQ_REMOVE(&rnic_cms, cm, link);
     cm->nic->cm = NULL;
     giver = cm->giver;
+    if (!cm->lost) { /* else somebody may hold it for ever */
+        pthread_mutex_destroy(cm->qps);
+        g_free(cm->qps);
+    }
     g_strfreev(cm->networks);
     g_free(cm->fabric);
     g_free(cm->name);
@@ -430,6 +441,8 @@ static void nic_seen(struct rnic_nic *nic)
         rnic_cm_kick(cm);
     } else if (!cm && nic->state == RNIC_NIC_UP) {
         cm = g_new0(struct rnic_cm, 1);
+        cm->qps = g_new(pthread_mutex_t, 1);
+        pthread_mutex_init(cm->qps, NULL);
         cm->nic = nic;
         cm->control = nic->control;
         cm->name = g_strdup(nic->cfg->name);

@@ -121,6 +121,7 @@ static bool end_open(struct rnic_channel *ch, uint32_t peer_index, const uint8_t
         rnic_flow_refuse(ch, peer_index, NULL, 0);
         return true;
     }
+    atomic_store_explicit(&e->pair->named, true, memory_order_relaxed);
     return ops->open(e->pair, peer_index, bytes, len);
 }
 
@@ -313,7 +314,9 @@ static void free_id(void *arg)
 
     rnic_control_assert();
     if (j->n) {
+        pthread_mutex_lock(j->qps);
         rnic_verbs->cm_destroy_qp(j->id);
+        pthread_mutex_unlock(j->qps);
     }
     rnic_verbs->cm_destroy_id(j->id);
 }
@@ -382,6 +385,7 @@ static struct rnic_job *job(const struct rnic_end *e)
 
     j->ctx = e->cm->ctx;
     j->events = e->cm->events;
+    j->qps = e->cm->qps;
     j->id = e->id;
     return j;
 }
@@ -479,12 +483,13 @@ static struct rnic_block *new_block(struct rnic_end *e, enum rnic_side side, uns
     return b;
 }
 
-static void drop_block(struct rnic_end *e, enum rnic_lane lane, struct rnic_block *b)
+/* On the lane that has room for whatever is to be taken apart. */
+static void drop_block(struct rnic_end *e, struct rnic_block *b)
 {
     struct rnic_job *j = job(e);
 
     j->block = b;
-    if (!work(e, lane, free_block, j)) {
+    if (!work(e, RNIC_BREAK, free_block, j)) {
         g_free(j);
     }
 }
@@ -702,7 +707,7 @@ static bool make(struct rnic_end *e)
 
 /* ---- what the channel asks for, on the main thread ---- */
 
-static void free_spare(struct rnic_end *e, enum rnic_lane lane)
+static void free_spare(struct rnic_end *e)
 {
     struct rnic_block *b;
 
@@ -717,7 +722,7 @@ static void free_spare(struct rnic_end *e, enum rnic_lane lane)
             return;
         }
         e->share->grown -= growth_of(b->n, b->size);
-        drop_block(e, lane, b);
+        drop_block(e, b);
     }
 }
 
@@ -777,7 +782,7 @@ static void serve(struct rnic_end *e)
             grow(e, side, n[side], size[side]);
         }
     }
-    free_spare(e, RNIC_REGISTER);
+    free_spare(e);
 }
 
 static gboolean on_asks(gint fd, GIOCondition cond, gpointer unused)
@@ -873,10 +878,10 @@ static void take_apart(struct rnic_end *e)
     if (e->ch) {
         forget_channel(e);
     }
-    free_spare(e, RNIC_BREAK);
+    free_spare(e);
     for (unsigned i = 0; i < G_N_ELEMENTS(first); i++) {
         if (first[i]) {
-            drop_block(e, RNIC_BREAK, first[i]);
+            drop_block(e, first[i]);
         }
     }
     end_free(e);

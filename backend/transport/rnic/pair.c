@@ -176,7 +176,8 @@ static bool settle(struct rnic_pair *p)
     bool fresh =
         p->failed_at && now_us() < p->failed_at + (gint64)rnic_pair_rest_ms * 1000;
 
-    if (p->n_ends || p->making || (p->rv->vm && (p->wanted || fresh))) {
+    if (p->n_ends || p->making ||
+        (p->rv->vm && (p->wanted || atomic_load(&p->named) || fresh))) {
         return false;
     }
     pair_free(p);
@@ -403,7 +404,9 @@ void rnic_pair_answer(struct peer *to, const uint64_t token[2],
                                     .receives = ok ? RNIC_FIRST_BUFFERS : 0,
                                     .size = ok ? RNIC_SIZE_MIN : 0};
 
-    rnic_far_send_answer(to, &a);
+    if (running) { /* else peers may have gone */
+        rnic_far_send_answer(to, &a);
+    }
 }
 
 /* ---- making ---- */

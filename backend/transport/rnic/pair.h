@@ -65,7 +65,8 @@ enum rnic_pair_state { RNIC_PAIR_NONE, RNIC_PAIR_MAKING, RNIC_PAIR_UP };
  * rnic_vm_free(); NULL: there are too many.
  *
  * A VM that is connected with itself has two ends: this is the one that connects, and
- * the other is a pair of its own that open() is told of.
+ * the other is a pair of its own that open() is told of.  One that open() was told of
+ * lives as long.
  */
 struct rnic_pair *rnic_pair_want(struct rnic_vm *rv, struct peer *peer,
                                  const uint64_t owner[2], const char *network);

@@ -51,7 +51,8 @@ struct rnic_job {
     struct rdma_event_channel *events;
     struct rdma_cm_id *id;
     struct rdma_cm_event *event;
-    void *context; /* of the id that is made */
+    pthread_mutex_t *qps; /* of the rnic_cm */
+    void *context;        /* of the id that is made */
     struct sockaddr_storage src, dst;
     uint8_t private_data[RNIC_PRIVATE_LEN];
     struct rnic_block *block;
@@ -75,6 +76,12 @@ struct rnic_cm {
     struct ibv_context *ctx; /* the connection manager's */
     struct rdma_event_channel *events;
     struct rdma_cm_id *listener;
+    /*
+     * Protects QPs of ids: rdma_get_cm_event() works with those of its events on one
+     * lane, while another destroys them.  Taken on lanes alone, and left behind with a
+     * lane that is.
+     */
+    pthread_mutex_t *qps;
     uint16_t port;
     guint watch;
     bool pumping;       /* events are being taken */
@@ -242,8 +249,9 @@ struct rnic_pair {
     struct rnic_vm *rv;
     struct peer *peer;
     uint64_t owner[2];
-    bool hidden; /* the other end of a VM that is connected with itself */
-    bool wanted; /* by somebody here */
+    bool hidden;        /* the other end of a VM that is connected with itself */
+    bool wanted;        /* by somebody here */
+    _Atomic bool named; /* open() was: who hears of it may keep it; any thread */
     bool making, up;
     struct rnic_end *end; /* the newest; NULL: there is none, or it is to go */
     unsigned n_ends;

@@ -26,8 +26,8 @@
 
 #define FIRST_PLACES 8u
 #define MOST_PLACES  64u
-/* Completions of one look, of each queue. */
-#define LOOK 64u
+/* Bytes of one look, of each queue. */
+#define LOOK 65536u
 
 struct rnic_vms rnic_vms = LIST_HEAD_INITIALIZER(rnic_vms);
 
