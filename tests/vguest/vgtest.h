@@ -78,6 +78,9 @@ int vgt_run(void);
 void vgt_start(int *argc, char ***argv, unsigned seconds, unsigned n_vms);
 /* Do connections within a daemon go by streams (VGUEST_PATH): tcp, or rnic? */
 bool vgt_by_streams(void);
+/* What @vm's channels have carried counts for vgt_run(), which asks for some (VGUEST_PATH
+ * rnic), and else sees what daemons say at their end. */
+void vgt_note_channels(const char *vm);
 /* Are the connections of what runs reset? */
 bool vgt_resets(void);
 

@@ -271,7 +271,9 @@ static void tcp_end_turn(struct vm_net *vn)
             c->s->carrier->shut(c);
         }
         if (c->s && stream_is_over(c->s)) {
-            bool again = c->s->phase == STREAM_BROKEN && c->s->answered;
+            /* One that needs no stream now would keep an idle channel. */
+            bool idle = flow_is_carrier(c->s) && !conn_waits(c);
+            bool again = c->s->phase == STREAM_BROKEN && c->s->answered && !idle;
 
             conn_down(c);
             if (again) {

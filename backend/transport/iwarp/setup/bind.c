@@ -499,8 +499,9 @@ void setup_pair_changed(struct rnic_pair *p)
             setup_connect(c, rnic_pair_peer(p));
         }
     }
-    if (rnic_pair_state(p) == RNIC_PAIR_UP) {
-        moves_to_channel(p);
+    if (moves_to_channel(p) && rnic_pair_state(p) == RNIC_PAIR_NONE) {
+        rnic_pair_want(rnic_pair_vm(p), rnic_pair_peer(p), rnic_pair_owner(p),
+                       rnic_vm_of(rnic_pair_vm(p))->objects.network);
     }
 }
 

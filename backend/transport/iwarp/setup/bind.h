@@ -98,8 +98,11 @@ void moves_drop_former_peers(void);
  * asks for one now, and streams that are silent are made anew.
  */
 void moves_peer_heard(struct peer *peer);
-/* @p has a channel: streams between its VMs that have none are made anew. */
-void moves_to_channel(const struct rnic_pair *p);
+/*
+ * Are there streams between @p's VMs, of initiators here?  If it has a channel
+ * now, those that go by TCP are made anew.
+ */
+bool moves_to_channel(const struct rnic_pair *p);
 void moves_open(void);
 void moves_close(void);
 

@@ -194,8 +194,9 @@ void moves_peer_heard(struct peer *peer)
     moves_run_soon();
 }
 
-void moves_to_channel(const struct rnic_pair *p)
+bool moves_to_channel(const struct rnic_pair *p)
 {
+    bool up = rnic_pair_state(p) == RNIC_PAIR_UP, any = false;
     struct conn *c;
 
     TAILQ_FOREACH(c, &conns, all)
@@ -204,9 +205,13 @@ void moves_to_channel(const struct rnic_pair *p)
             c->phase == CONN_UP && c->peer == rnic_pair_peer(p) &&
             memcmp(c->location.claim.owner, rnic_pair_owner(p),
                    sizeof(c->location.claim.owner)) == 0) {
-            conn_defer(c, DEFERRED_CHANNEL);
+            any = true;
+            if (up) {
+                conn_defer(c, DEFERRED_CHANNEL);
+            }
         }
     }
+    return any;
 }
 
 static void route_conns_add(struct conn *c)

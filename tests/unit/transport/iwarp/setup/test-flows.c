@@ -52,6 +52,7 @@ static uint8_t channel_memory, other_channel_memory;
 static struct rnic_flow *begun, *taken;
 static struct message request, reply, sent; /* the last ones */
 static unsigned n_begun, n_accepted, n_refused, n_closed;
+static unsigned n_wanted;
 static bool is_full; /* nothing can be begun */
 static size_t room;  /* what is taken at a time */
 
@@ -145,6 +146,7 @@ struct rnic_pair *__wrap_rnic_pair_want(struct rnic_vm *rv, struct peer *peer,
                                         const uint64_t owner[2], const char *network)
 {
     g_assert_true(rv == &rnic && !peer);
+    n_wanted++;
     memcpy(active.owner, owner, sizeof(active.owner));
     memcpy(passive.owner, owner, sizeof(passive.owner));
     return &active;
@@ -752,6 +754,7 @@ static void test_lost(void)
 static void test_waits(void)
 {
     struct conn *i, *r;
+    unsigned wanted;
 
     begin(RNIC_PAIR_MAKING);
     make_pair(&i, &r);
@@ -779,6 +782,16 @@ static void test_waits(void)
     ops->changed(&active);
     REACH(i->phase == CONN_UP && r->phase == CONN_UP);
     g_assert_false(is_by_flow(i));
+    /* It is wanted again, and takes over what goes by TCP when it is there. */
+    wanted = n_wanted;
+    ops->changed(&strange);
+    g_assert_cmpuint(n_wanted, ==, wanted);
+    ops->changed(&active);
+    g_assert_cmpuint(n_wanted, ==, wanted + 1);
+    state = RNIC_PAIR_UP;
+    ops->changed(&active);
+    go_up(i, r);
+    g_assert_false(i->try_failed || r->try_failed);
     end();
 
     /* Nobody waits any more. */
