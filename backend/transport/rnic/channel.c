@@ -205,6 +205,15 @@ void channel_retire(struct rnic_channel *ch, struct rnic_block *b)
     }
 }
 
+/* With frames on their way, or waiting for a credit, the peer has something to say. */
+void channel_expect(struct rnic_channel *ch)
+{
+    if (!ch->since) {
+        ch->since = ch->cq->now;
+        channel_due(ch, ch->since + RNIC_SILENCE_NS);
+    }
+}
+
 /* Those that want to send may, as long as there is room: as many as may find some. */
 static void channel_serve(struct rnic_channel *ch)
 {
@@ -322,6 +331,7 @@ void channel_begin_anew(struct rnic_channel *ch)
     ch->since = ch->since ? ch->cq->now : 0;
     ch->probed = 0;
     ch->rx.withheld = ch->rx.withheld ? ch->cq->now : 0;
+    ch->break_until = ch->break_until ? ch->cq->now + RNIC_BREAK_NS : 0;
 }
 
 void channel_looked(struct rnic_channel *ch)
@@ -336,10 +346,12 @@ void channel_looked(struct rnic_channel *ch)
 
 void channel_flush(struct rnic_channel *ch)
 {
+    bool waits;
+
     if (ch->phase != RNIC_UP) {
         return;
     }
-    channel_stage_messages(ch);
+    waits = !channel_stage_messages(ch);
     channel_post_staged(ch);
     if (channel_owes(ch)) {
         channel_say(ch, 0);
@@ -347,8 +359,11 @@ void channel_flush(struct rnic_channel *ch)
     if (channel_widen(ch)) {
         channel_say(ch, 0);
     }
-    if (!TAILQ_EMPTY(&ch->wanting) && channel_has_room(ch)) {
+    waits |= !TAILQ_EMPTY(&ch->wanting);
+    if (waits && channel_has_room(ch)) {
         channel_touch(ch); /* those who were told did not need it */
+    } else if (waits && !channel_has_credit(ch)) {
+        channel_expect(ch);
     }
 }
 

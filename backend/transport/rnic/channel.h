@@ -157,7 +157,8 @@ void rnic_channel_break(struct rnic_channel *ch, const char *why);
 void rnic_channel_in_err(struct rnic_channel *ch);
 /*
  * It is broken now, and what has come is not taken: broken() is called here, unless it
- * was before, and not with all.  For who cannot wait for looks.
+ * was before, and not with all.  For who cannot wait for looks; not within a call of the
+ * channel's.
  */
 void rnic_channel_drop(struct rnic_channel *ch);
 /* What became of grow(); NULL: not now. */

@@ -151,6 +151,8 @@ void channel_fail(struct rnic_channel *ch, const char *why);
 void channel_retire(struct rnic_channel *ch, struct rnic_block *b);
 /* Its time has come. */
 void channel_tick(struct rnic_channel *ch);
+/* Something is to come of the peer, or it is silent. */
+void channel_expect(struct rnic_channel *ch);
 /* Nobody has looked for a while: clocks begin anew. */
 void channel_begin_anew(struct rnic_channel *ch);
 /* At the end of a look; of a turn. */
@@ -179,6 +181,8 @@ void channel_drop_places(struct rnic_channel *ch);
 ssize_t channel_stage(struct rnic_channel *ch, const struct rnic_frame *f,
                       const uint8_t *bytes, size_t len, bool whole);
 bool channel_has_room(const struct rnic_channel *ch);
+/* For frames, of the peer's. */
+bool channel_has_credit(const struct rnic_channel *ch);
 /* Post what is staged, if there is something. */
 void channel_post_staged(struct rnic_channel *ch);
 /* Say something, if credits and buffers allow it.  False: they do not. */

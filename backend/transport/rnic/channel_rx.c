@@ -61,7 +61,7 @@ bool channel_widen(struct rnic_channel *ch)
     struct rnic_buffer *all[RNIC_BLOCK_BUFFERS];
     struct rnic_block *old = rx->block;
 
-    if (!rx->next || rx->owed || rx->n_idle ||
+    if (ch->phase != RNIC_UP || !rx->next || rx->owed || rx->n_idle ||
         rnic_ring_used(&rx->ring) + rx->next->n > RNIC_POSTED) {
         return false;
     }
@@ -172,7 +172,7 @@ void rnic_flow_go_on(struct rnic_flow *f)
     }
     rx_kept(ch);
     g_clear_pointer(&kept, g_byte_array_unref);
-    if (f->ends && more) {
+    if (f->ends && more && ch->phase != RNIC_BROKEN) {
         f->ends = false;
         ch->ops->closed(f);
     }

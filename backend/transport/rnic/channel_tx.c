@@ -28,8 +28,7 @@ static bool tx_withholds(const struct rnic_channel *ch)
     return ch->rx.withheld && ch->rx.owed;
 }
 
-/* Is there a credit for frames? */
-static bool tx_has_credit(const struct rnic_channel *ch)
+bool channel_has_credit(const struct rnic_channel *ch)
 {
     return ch->tx.n_left > (ch->tx.control_used && !tx_withholds(ch) ? 0 : 1);
 }
@@ -38,7 +37,7 @@ static bool tx_may_open(const struct rnic_channel *ch)
 {
     const struct rnic_tx *tx = &ch->tx;
 
-    return ch->phase == RNIC_UP && tx_has_credit(ch) && tx->n_free > 1 &&
+    return ch->phase == RNIC_UP && channel_has_credit(ch) && tx->n_free > 1 &&
            tx->bytes < RNIC_POSTED_BYTES && rnic_ring_used(&tx->ring) < RNIC_POSTED - 1;
 }
 
@@ -114,10 +113,7 @@ static bool tx_post(struct rnic_channel *ch, uint8_t flags)
     rx->answer = false;
     if (b->len > RNIC_SEND_HEADER) { /* frames: to be reacted to */
         ch->sent_since = true;
-        if (!ch->since) {
-            ch->since = ch->cq->now;
-            channel_due(ch, ch->since + RNIC_SILENCE_NS);
-        }
+        channel_expect(ch);
     }
     return true;
 }
@@ -140,7 +136,7 @@ bool channel_say(struct rnic_channel *ch, enum rnic_send_flag flags)
     }
     if (tells && !tx->control_used && tx->n_left && !(flags & RNIC_SEND_PROBE)) {
         flags |= RNIC_SEND_CONTROL;
-    } else if (!tx_has_credit(ch)) {
+    } else if (!channel_has_credit(ch)) {
         return false;
     }
     tx_open(tx);
@@ -162,7 +158,9 @@ ssize_t channel_stage(struct rnic_channel *ch, const struct rnic_frame *f,
     uint32_t least = RNIC_FRAME + (whole ? (uint32_t)len : 1);
 
     g_assert(!ch->cq->taking);
-
+    if (ch->phase != RNIC_UP) {
+        return -1;
+    }
     if (tx->open && least > tx->cap - tx->fill && !tx_post(ch, 0)) {
         return -1;
     }

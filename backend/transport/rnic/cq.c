@@ -22,7 +22,7 @@ void rnic_cq_fini(struct rnic_cq *cq)
 
 bool rnic_cq_enter(struct rnic_cq *cq, struct rnic_channel *ch)
 {
-    for (unsigned n = 0; n < RNIC_CQ_CHANNELS; n++) {
+    for (unsigned n = 0; n < RNIC_CQ_CHANNELS && !cq->dead; n++) {
         unsigned slot = (cq->next + n) % RNIC_CQ_CHANNELS;
 
         if (!cq->channel[slot]) {
@@ -81,7 +81,8 @@ static void cq_die(struct rnic_cq *cq)
     }
 }
 
-bool rnic_cq_peek(struct rnic_cq *cq)
+/* Is there anything to take?  It is polled if not. */
+static bool cq_fill(struct rnic_cq *cq)
 {
     int n;
 
@@ -96,6 +97,14 @@ bool rnic_cq_peek(struct rnic_cq *cq)
     cq->wc_first = 0;
     cq->wc_next = (unsigned)n;
     return n;
+}
+
+bool rnic_cq_peek(struct rnic_cq *cq)
+{
+    bool any = cq_fill(cq);
+
+    cq->idle |= !any;
+    return any;
 }
 
 /* Take what was polled, about @most bytes.  How much it was. */
@@ -125,7 +134,7 @@ static size_t cq_take(struct rnic_cq *cq, size_t most)
 /* Has nobody looked, though there was something to look at? */
 static bool cq_was_away(const struct rnic_cq *cq, uint64_t now)
 {
-    uint64_t from = cq->armed ? MAX(cq->now, deadlines_next(&cq->deadlines)) : cq->now;
+    uint64_t from = cq->idle ? MAX(cq->now, deadlines_next(&cq->deadlines)) : cq->now;
 
     return now > from && now - from > RNIC_CQ_AWAY_NS;
 }
@@ -137,7 +146,7 @@ bool rnic_cq_look(struct rnic_cq *cq, uint64_t now, size_t most)
     struct deadline *d;
 
     cq->now = now;
-    cq->armed = false;
+    cq->idle = false;
     for (unsigned i = 0; away && i < RNIC_CQ_CHANNELS; i++) {
         if (cq->channel[i]) {
             channel_begin_anew(cq->channel[i]);
@@ -149,7 +158,7 @@ bool rnic_cq_look(struct rnic_cq *cq, uint64_t now, size_t most)
     }
     do { /* what was polled before need not be the last that came */
         more = cq->wc_first != cq->wc_next;
-        more = rnic_cq_peek(cq) && (more || cq->wc_next == RNIC_CQ_BATCH);
+        more = cq_fill(cq) && (more || cq->wc_next == RNIC_CQ_BATCH);
         most -= MIN(most, cq_take(cq, most));
     } while (most && more);
     more |= cq->wc_first != cq->wc_next;
@@ -194,9 +203,9 @@ bool rnic_cq_arm(struct rnic_cq *cq, uint64_t now)
         cq_die(cq);
     }
     /* What came before that told nobody. */
-    cq->armed = !rnic_cq_peek(cq);
-    cq->now = cq->armed ? now : cq->now;
-    return cq->armed;
+    cq->idle = !cq_fill(cq);
+    cq->now = cq->idle ? now : cq->now;
+    return cq->idle;
 }
 
 void rnic_cq_woken(struct rnic_cq *cq)

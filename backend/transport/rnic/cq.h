@@ -31,7 +31,7 @@ TAILQ_HEAD(rnic_channel_list, rnic_channel);
 #define RNIC_CQ_COST 512u
 /* A look that leaves something may be so late for what has its time. */
 #define RNIC_CQ_LATE_NS 100000000u
-/* Nobody has looked for so long: silence is not the peer's. */
+/* Nobody has looked, though there was reason to: silence is not the peer's. */
 #define RNIC_CQ_AWAY_NS 250000000u
 
 struct rnic_cq {
@@ -42,7 +42,7 @@ struct rnic_cq {
     struct ibv_wc wc[RNIC_CQ_BATCH]; /* polled, and not taken yet: */
     unsigned wc_first, wc_next;
     bool taking; /* nothing is posted: receives are not posted again yet */
-    bool armed;  /* nobody needs to look before a deadline or an event */
+    bool idle;   /* nothing was there: nobody needs to look before a deadline */
     struct rnic_channel *channel[RNIC_CQ_CHANNELS];
     uint32_t generation[RNIC_CQ_CHANNELS];
     unsigned next;                    /* where a free place is looked for first */

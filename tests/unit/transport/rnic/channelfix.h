@@ -510,10 +510,10 @@ static inline void fix_break(struct fixend *e)
         return;
     }
     rnic_channel_break(e->ch, "the test is over");
-    for (unsigned i = 0; i < 4 && !e->broken; i++) {
+    for (unsigned i = 0; i < 10 && !e->broken; i++) {
         fix_turn(e);
         softnic_settle();
-        e->now += i == 2 ? 1001 * MS : 0;
+        e->now += i >= 2 ? 200 * MS : 0;
     }
     g_assert_true(e->broken);
     for (unsigned i = 0; i < e->n_flows; i++) {

@@ -93,6 +93,7 @@ static void test_several(void)
 /* All are told when the queue dies. */
 static void test_dead(void)
 {
+    struct rnic_channel another = {0};
     struct fixpair p[N];
 
     open_all(p, 2);
@@ -103,6 +104,7 @@ static void test_dead(void)
     for (unsigned i = 0; i < N; i++) {
         g_assert_true(p[i].a.broken && !p[i].a.all);
     }
+    g_assert_false(rnic_cq_enter(p[0].a.cq, &another));
     for (unsigned i = N; i-- > 0;) {
         fix_close(&p[i]);
     }
@@ -274,6 +276,56 @@ static void test_away(void)
     fix_close(&p);
 }
 
+/* It is never parked, but there is nothing to look at: that is no absence. */
+static void test_peeks(void)
+{
+    struct fixpair p;
+
+    fix_open(&p, &(struct fixopts){0}, 1);
+    softnic_do("hold 0");
+    p.a.flow[0].to_send = 100;
+    fix_turn(&p.a);
+    for (unsigned i = 0; i < 2; i++) {
+        for (unsigned k = 0; k < 50; k++) {
+            p.a.now += 10 * MS;
+            rnic_cq_peek(p.a.cq);
+        }
+        g_assert_cmpuint(rnic_cq_due(p.a.cq), <=, p.a.now);
+        fix_turn(&p.a);
+        g_assert_cmpint(p.a.ch->phase, ==, i ? RNIC_BREAKING : RNIC_UP);
+        g_assert_cmpint(p.a.ch->probed != 0, ==, true);
+    }
+    softnic_do("hold -1");
+    fix_close(&p);
+}
+
+/* What came meanwhile is taken, though a channel breaks, and a look leaves some. */
+static void test_away_breaks(void)
+{
+    struct liar l;
+    uint64_t at = 0;
+
+    liar_open(&l);
+    for (unsigned i = 0; i < 4; i++) {
+        liar_data(&l, &at, 100);
+    }
+    rnic_channel_break(l.p.a.ch, "before it is looked at");
+    g_assert_true(rnic_cq_look(l.p.a.cq, l.p.a.now, 1));
+    l.p.a.now += 100 * MS; /* its second begins */
+    g_assert_true(rnic_cq_look(l.p.a.cq, l.p.a.now, 1));
+    g_assert_cmpuint(l.p.a.ch->break_until, !=, 0);
+    l.p.a.now += 1500 * MS;
+    g_assert_true(rnic_cq_look(l.p.a.cq, l.p.a.now, 1));
+    g_assert_false(l.p.a.broken);
+    for (unsigned i = 0; i < 3; i++) {
+        fix_turn(&l.p.a);
+        softnic_settle();
+    }
+    g_assert_true(l.p.a.broken && l.p.a.all);
+    g_assert_cmpuint(l.p.a.flow[0].taken, ==, at);
+    liar_close(&l);
+}
+
 /* ... nor that a flow took nothing. */
 static void test_away_withheld(void)
 {
@@ -310,6 +362,8 @@ int main(int argc, char **argv)
     g_test_add_func("/channel-cq/stash", test_stash);
     g_test_add_func("/channel-cq/flood", test_flood);
     g_test_add_func("/channel-cq/away", test_away);
+    g_test_add_func("/channel-cq/peeks", test_peeks);
+    g_test_add_func("/channel-cq/away-breaks", test_away_breaks);
     g_test_add_func("/channel-cq/away-withheld", test_away_withheld);
     return g_test_run();
 }

@@ -586,7 +586,7 @@ static void test_break_withheld(void)
         rnic_flow_go_on(&p.b.flow[0].f);
         fix_settle(&p);
         g_assert_cmpint(p.b.broken, ==, !late);
-        fix_pass(&p, 1000 * MS);
+        fix_pass(&p, 500 * MS);
         fix_settle(&p);
         g_assert_true(p.b.broken);
         g_assert_cmpint(p.b.all, ==, !late);
@@ -617,7 +617,7 @@ static void test_in_err(void)
         fix_turn(&l.p.a);
         fix_turn(&l.p.a);
         g_assert_cmpint(l.p.a.broken, ==, told);
-        fix_pass(&l.p, 1000 * MS);
+        fix_pass(&l.p, 400 * MS);
         fix_turn(&l.p.a);
         g_assert_true(l.p.a.broken);
         g_assert_cmpint(l.p.a.all, ==, told);
@@ -669,6 +669,28 @@ static void test_peer_receives(void)
 
         g_assert_null(rnic_channel_new(&config));
     }
+    fix_close(&p);
+}
+
+/* One that breaks posts nothing: neither what was filled, nor larger receives. */
+static void test_break_posts(void)
+{
+    static const uint8_t bytes[RNIC_OPEN_MAX];
+    struct rnic_frame frame = {.kind = RNIC_OPEN};
+    struct rnic_channel *ch;
+    struct fixpair p;
+    uint32_t posted;
+
+    fix_open(&p, &(struct fixopts){0}, 1);
+    ch = p.a.ch;
+    g_assert_cmpint(rnic_flow_send(&p.a.flow[0].f, fix_pattern(0, 0), 4000), ==, 4000);
+    rnic_channel_grow(ch, RNIC_RX, rnic_block_new(p.a.pd, RNIC_RX, 4, RNIC_SIZE_MAX));
+    rnic_channel_break(ch, "with a SEND that is filled");
+    posted = ch->rx.ring.next;
+    g_assert_cmpint(channel_stage(ch, &frame, bytes, sizeof(bytes), true), ==, -1);
+    g_assert_cmpuint(ch->tx.ring.next, ==, 0);
+    g_assert_false(channel_widen(ch));
+    g_assert_cmpuint(ch->rx.ring.next, ==, posted);
     fix_close(&p);
 }
 
@@ -759,6 +781,31 @@ static void test_silence(void)
         fix_settle(&p);
         g_assert_cmpuint(p.b.flow[0].taken, <=, 200);
         fix_close(&p);
+    }
+}
+
+/* Nothing is on its way, but something waits for a credit, which never comes. */
+static void test_no_credit(void)
+{
+    struct liar l;
+
+    for (unsigned opens = 0; opens < 2; opens++) {
+        liar_open(&l);
+        l.p.a.ch->tx.n_left = l.p.a.ch->tx.left[0] = 1;
+        if (opens) {
+            fix_begin(&l.p.a, 0);
+        } else {
+            l.p.a.flow[0].to_send = 100;
+        }
+        fix_turn(&l.p.a);
+        g_assert_cmpuint(rnic_cq_due(l.p.a.cq), ==, l.p.a.now + 500 * MS);
+        for (unsigned i = 0; i < 2; i++) {
+            g_assert_cmpint(l.p.a.ch->phase, ==, RNIC_UP);
+            fix_pass(&l.p, 500 * MS);
+            fix_turn(&l.p.a);
+        }
+        g_assert_cmpint(l.p.a.ch->phase, ==, RNIC_BREAKING);
+        liar_close(&l);
     }
 }
 
@@ -966,13 +1013,17 @@ static void test_lies(void)
         g_test_message("%s", lies[i].what);
         /* What lies in the receive before is no part of what comes. */
         l.p.a.ch->rx.block->buffer[0].data[13] = 1;
-        liar_says(&l, len, 0);
-        g_assert_cmpint(l.p.a.ch->phase, ==, lies[i].good ? RNIC_UP : RNIC_BREAKING);
-        g_assert_cmpuint(l.p.a.flow[0].taken + l.p.a.flow[1].taken, ==,
-                         lies[i].good ? lies[i].len : 0);
+        liar_sends(&l, len, 0);
         if (!lies[i].good) { /* and nothing more is believed */
             put_send(l.bytes, 0, 0, 0);
             rnic_put_frame(l.bytes + 8, &(struct rnic_frame){1, 10, 0});
+            liar_sends(&l, 26, 0);
+        }
+        fix_turn(&l.p.a);
+        g_assert_cmpint(l.p.a.ch->phase, ==, lies[i].good ? RNIC_UP : RNIC_BREAKING);
+        g_assert_cmpuint(l.p.a.flow[0].taken + l.p.a.flow[1].taken, ==,
+                         lies[i].good ? lies[i].len : 0);
+        if (!lies[i].good) {
             fix_settle(&l.p);
             g_assert_true(l.p.a.broken && !l.p.a.all);
         }
@@ -1157,9 +1208,11 @@ int main(int argc, char **argv)
     g_test_add_func("/channel/in-err", test_in_err);
     g_test_add_func("/channel/dereg", test_dereg);
     g_test_add_func("/channel/peer-receives", test_peer_receives);
+    g_test_add_func("/channel/break-posts", test_break_posts);
     g_test_add_func("/channel/dead", test_dead);
     g_test_add_func("/channel/post-fails", test_post_fails);
     g_test_add_func("/channel/silence", test_silence);
+    g_test_add_func("/channel/no-credit", test_no_credit);
     g_test_add_func("/channel/held-up", test_held_up);
     g_test_add_func("/channel/lost", test_lost);
     g_test_add_func("/channel/flush", test_flush);
