@@ -57,7 +57,7 @@ static void peer_uses(struct rnic_channel *ch, uint32_t index, bool uses)
 
 static void place_add_free(struct rnic_channel *ch, uint32_t index)
 {
-    ch->place[index] = (struct rnic_place){0};
+    ch->place[index] = (struct channel_place){0};
     if (ch->last_free) {
         ch->place[ch->last_free].next = index;
     } else {
@@ -70,7 +70,7 @@ static void place_add_free(struct rnic_channel *ch, uint32_t index)
 static bool place_more(struct rnic_channel *ch)
 {
     uint32_t was = ch->n_places, n = was ? 2 * was : FIRST_PLACES;
-    struct rnic_place *more;
+    struct channel_place *more;
 
     more = n <= RNIC_FLOWS ? realloc(ch->place, n * sizeof(*more)) : NULL;
     if (!more) {
@@ -78,7 +78,7 @@ static bool place_more(struct rnic_channel *ch)
     }
     ch->place = more;
     ch->n_places = n;
-    ch->place[0] = (struct rnic_place){0}; /* no flow's */
+    ch->place[0] = (struct channel_place){0}; /* no flow's */
     for (uint32_t i = MAX(was, 1); i < n; i++) {
         place_add_free(ch, i);
     }
@@ -95,7 +95,7 @@ bool channel_take_place(struct rnic_channel *ch, struct rnic_flow *f, uint32_t p
     index = ch->first_free;
     ch->first_free = ch->place[index].next;
     ch->last_free = ch->first_free ? ch->last_free : 0;
-    ch->place[index] = (struct rnic_place){.flow = f, .peer_index = peer_index};
+    ch->place[index] = (struct channel_place){.flow = f, .peer_index = peer_index};
     *f = (struct rnic_flow){.channel = ch, .index = index, .peer_index = peer_index};
     return true;
 }
@@ -107,14 +107,14 @@ static void place_release(struct rnic_channel *ch, uint32_t index)
 }
 
 /* NULL: there is none with this index. */
-static struct rnic_place *place_of(struct rnic_channel *ch, uint32_t index)
+static struct channel_place *place_of(struct rnic_channel *ch, uint32_t index)
 {
     return index < ch->n_places ? &ch->place[index] : NULL;
 }
 
-struct rnic_place *channel_place(struct rnic_channel *ch, uint32_t index)
+struct channel_place *channel_place(struct rnic_channel *ch, uint32_t index)
 {
-    struct rnic_place *place = place_of(ch, index);
+    struct channel_place *place = place_of(ch, index);
 
     return place && place->peer_index && !place->peer_closed ? place : NULL;
 }
@@ -210,7 +210,7 @@ void channel_drop_places(struct rnic_channel *ch)
 bool rnic_flow_begin(struct rnic_channel *ch, struct rnic_flow *f, const uint8_t *bytes,
                      size_t len)
 {
-    struct rnic_place *place;
+    struct channel_place *place;
 
     if (ch->phase > RNIC_UP || ch->n_opens == RNIC_OPENS_WAIT ||
         !channel_take_place(ch, f, 0)) {
@@ -247,7 +247,7 @@ void rnic_flow_refuse(struct rnic_channel *ch, uint32_t peer_index, const uint8_
 /* The flow is closed, and the peer's index known: say so. */
 static void place_close(struct rnic_channel *ch, uint32_t index)
 {
-    struct rnic_place *place = &ch->place[index];
+    struct channel_place *place = &ch->place[index];
 
     place->closed = true;
     if (ch->phase <= RNIC_UP) {
@@ -261,7 +261,7 @@ static void place_close(struct rnic_channel *ch, uint32_t index)
 void rnic_flow_close(struct rnic_flow *f)
 {
     struct rnic_channel *ch = f->channel;
-    struct rnic_place *place = &ch->place[f->index];
+    struct channel_place *place = &ch->place[f->index];
 
     rnic_flow_want(f, false);
     channel_forget(f);
@@ -344,7 +344,7 @@ static const char *peer_opens(struct rnic_channel *ch, const uint8_t *bytes, uin
 static const char *peer_opened(struct rnic_channel *ch, const uint8_t *bytes,
                                uint32_t len)
 {
-    struct rnic_place *place;
+    struct channel_place *place;
     uint32_t index, its;
     struct rnic_flow *f;
 
@@ -385,7 +385,7 @@ static const char *peer_opened(struct rnic_channel *ch, const uint8_t *bytes,
 static const char *peer_closes(struct rnic_channel *ch, const uint8_t *bytes,
                                uint32_t len)
 {
-    struct rnic_place *place;
+    struct channel_place *place;
     struct rnic_flow *f;
     uint32_t index;
 

@@ -90,7 +90,7 @@ struct rnic_message {
 TAILQ_HEAD(rnic_messages, rnic_message);
 
 /* What an index of ours stands for; channel_flow.c. */
-struct rnic_place {
+struct channel_place {
     struct rnic_flow *flow;    /* NULL: it is free, or the flow is closed */
     struct rnic_message *open; /* ours, that waits */
     uint32_t peer_index;       /* 0: not known: it is not open, or refused */
@@ -111,7 +111,7 @@ struct rnic_channel {
     struct rnic_tx tx;
     struct rnic_rx rx;
 
-    struct rnic_place *place; /* by index, from 1 */
+    struct channel_place *place; /* by index, from 1 */
     uint32_t n_places, first_free, last_free;
     uint8_t peer_uses[RNIC_FLOWS / 8]; /* a bit for each index of the peer's */
     struct rnic_messages messages;     /* OPENED, CLOSE */
@@ -166,7 +166,7 @@ void channel_flush(struct rnic_channel *ch);
 bool channel_take_place(struct rnic_channel *ch, struct rnic_flow *f,
                         uint32_t peer_index);
 /* NULL: there is none with this index that the peer may send to. */
-struct rnic_place *channel_place(struct rnic_channel *ch, uint32_t index);
+struct channel_place *channel_place(struct rnic_channel *ch, uint32_t index);
 /* A frame of the channel itself.  NULL, or what is wrong with it. */
 const char *channel_control(struct rnic_channel *ch, const struct rnic_frame *h,
                             const uint8_t *bytes);

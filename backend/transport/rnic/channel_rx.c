@@ -190,7 +190,7 @@ static void rx_lie(struct rnic_channel *ch, const char *what)
 static const char *rx_frame(struct rnic_channel *ch, const struct rnic_frame *h,
                             const uint8_t *bytes)
 {
-    struct rnic_place *place;
+    struct channel_place *place;
     struct rnic_flow *f;
     bool more;
 

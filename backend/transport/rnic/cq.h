@@ -7,11 +7,12 @@
  * within the channel by a number, as they come in order.  One that fits nothing was seen
  * before, or belongs to a channel that has gone: it is counted and dropped.
  *
- * Threads: under the VM's token, all of it.
+ * Threads: under the VM's token, but for what says otherwise.
  */
 #ifndef PVRDMAD_RNIC_CQ_H
 #define PVRDMAD_RNIC_CQ_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -46,7 +47,7 @@ struct rnic_cq {
     struct rnic_channel *channel[RNIC_CQ_CHANNELS];
     uint32_t generation[RNIC_CQ_CHANNELS];
     unsigned next;                    /* where a free place is looked for first */
-    bool dead;                        /* it cannot be polled: the NIC has gone */
+    atomic_bool dead;                 /* it cannot be polled: the NIC has gone */
     struct rnic_channel_list touched; /* those with something for the turn's end */
     struct deadlines deadlines;       /* of channels that wait for something */
     uint64_t strays;                  /* statistics: completions that fit nothing */
@@ -78,9 +79,15 @@ bool rnic_cq_arm(struct rnic_cq *cq, uint64_t now);
 /* The fd of @events is ready, or may be. */
 void rnic_cq_woken(struct rnic_cq *cq);
 
+/* Nothing comes of it any more, and it takes no channel.  Any thread. */
+static inline bool rnic_cq_is_dead(const struct rnic_cq *cq)
+{
+    return cq->dead;
+}
+
 /* ---- for channels ---- */
 
-/* A place for @ch; false: there is none. */
+/* A place for @ch; false: there is none, or it is dead. */
 bool rnic_cq_enter(struct rnic_cq *cq, struct rnic_channel *ch);
 void rnic_cq_leave(struct rnic_cq *cq, struct rnic_channel *ch);
 /* What to post a work request with. */

@@ -367,7 +367,9 @@ struct rnic_place *rnic_share_place(struct rnic_share *sh)
 
     coro_lock(&sh->lock);
     for (unsigned i = 0; i < sh->n_places && !p; i++) {
-        p = sh->place[i]->used < sh->place[i]->most ? sh->place[i] : NULL;
+        p = sh->place[i]->used < sh->place[i]->most && !rnic_cq_is_dead(&sh->place[i]->cq)
+                ? sh->place[i]
+                : NULL;
     }
     if (!p && sh->n_places < RNIC_VM_CQS && (sh->pd || make_pd_of(sh))) {
         p = make_place(sh);

@@ -8,7 +8,7 @@
 /* Does a flow have this index, or may the peer still send to one that had? */
 static bool is_used(const struct rnic_channel *ch, uint32_t index)
 {
-    const struct rnic_place *place = &ch->place[index];
+    const struct channel_place *place = &ch->place[index];
 
     return place->flow || place->asked || place->peer_index;
 }
