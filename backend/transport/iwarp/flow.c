@@ -288,16 +288,6 @@ static void flow_on_writable(struct rnic_flow *end)
 
 /* ---- in ------------------------------------------------------------------------ */
 
-/* Input that is not looked at before the message that waits is finished. */
-static void flow_save(struct flow *f, const struct fpdu_input *in)
-{
-    uint8_t *old = f->saved;
-
-    f->saved = in->left ? g_memdup2(in->at, in->left) : NULL;
-    f->saved_len = in->left;
-    g_free(old);
-}
-
 /* True: all of @in was taken. */
 static bool flow_take_frames(struct conn *c, struct fpdu_input *in)
 {
@@ -307,12 +297,9 @@ static bool flow_take_frames(struct conn *c, struct fpdu_input *in)
     enum iwarp_error error;
 
     for (;;) {
-        if (!rx->room && fpdu_rx_gathers(rx, in)) {
-            rx->room = g_try_malloc(FPDU_MAX_SIZE);
-            if (!rx->room) {
-                conn_break(c, "no memory");
-                return false;
-            }
+        if (!rx_have_room(rx, in)) {
+            conn_break(c, "no memory");
+            return false;
         }
         error = fpdu_rx_next(rx, in, &part);
         if (error) {
@@ -338,7 +325,7 @@ static bool flow_input(struct conn *c, struct fpdu_input *in)
     bool waits = !flow_take_frames(c, in) && s->rx_phase == RX_GRACE && stream_is_up(s);
 
     if (waits) {
-        flow_save(f, in);
+        rx_save(&f->saved, &f->saved_len, in);
     } else {
         g_clear_pointer(&f->saved, g_free);
     }

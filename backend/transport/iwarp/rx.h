@@ -49,6 +49,33 @@ static inline bool rx_in_message(const struct stream *s)
     return s->rx_phase == RX_MESSAGE || s->rx_phase == RX_SKIP;
 }
 
+/* ---- for carriers ---- */
+
+/*
+ * A frame that came in pieces is collected; most streams never see one.  False: no
+ * memory.
+ */
+static inline bool rx_have_room(struct fpdu_rx *rx, const struct fpdu_input *in)
+{
+    if (!rx->room && fpdu_rx_gathers(rx, in)) {
+        rx->room = g_try_malloc(FPDU_MAX_SIZE);
+        return rx->room;
+    }
+    return true;
+}
+
+/* Input that is not looked at before the message that waits is finished; it may lie in
+ * what was saved before. */
+static inline void rx_save(uint8_t **saved, size_t *saved_len,
+                           const struct fpdu_input *in)
+{
+    uint8_t *old = *saved;
+
+    *saved = in->left ? g_memdup2(in->at, in->left) : NULL;
+    *saved_len = in->left;
+    g_free(old);
+}
+
 /* ---- rx.c ---- */
 
 /* The next ULPDU that the carrier brings, which is right as far as that can tell. */

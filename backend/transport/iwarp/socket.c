@@ -130,29 +130,6 @@ static bool socket_is_silent(const struct conn *c)
 
 /* ---- in ----------------------------------------------------------------------- */
 
-/* Input that is not looked at before the message that waits is finished. */
-static void socket_save(struct stream *s, const struct fpdu_input *in)
-{
-    uint8_t *old = s->socket.saved;
-
-    s->socket.saved = in->left ? g_memdup2(in->at, in->left) : NULL;
-    s->socket.saved_len = in->left;
-    g_free(old);
-}
-
-/*
- * A frame that came in pieces is collected; most streams never see one.  False: no
- * memory.
- */
-static bool socket_have_room(struct fpdu_rx *rx, const struct fpdu_input *in)
-{
-    if (!rx->room && fpdu_rx_gathers(rx, in)) {
-        rx->room = g_try_malloc(FPDU_MAX_SIZE);
-        return rx->room;
-    }
-    return true;
-}
-
 /* True: all of @in was taken. */
 static bool socket_take_input(struct conn *c, struct fpdu_input *in, struct turn *t)
 {
@@ -162,7 +139,7 @@ static bool socket_take_input(struct conn *c, struct fpdu_input *in, struct turn
     for (;;) {
         enum iwarp_error error;
 
-        if (!socket_have_room(&s->socket.rx, in)) {
+        if (!rx_have_room(&s->socket.rx, in)) {
             conn_break(c, "no memory");
             return false;
         }
@@ -201,7 +178,7 @@ static void socket_input(struct conn *c, struct fpdu_input *in, struct turn *t)
     struct stream *s = c->s;
 
     if (!socket_take_input(c, in, t) && s->rx_phase == RX_GRACE && stream_is_up(s)) {
-        socket_save(s, in);
+        rx_save(&s->socket.saved, &s->socket.saved_len, in);
     } else {
         g_clear_pointer(&s->socket.saved, g_free);
     }

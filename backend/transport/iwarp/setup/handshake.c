@@ -67,24 +67,13 @@ struct setup {
     uint8_t in[MPA_MAX_STARTUP + 1]; /* one more shows that it is too much */
 };
 
-/* By TCP, and by a flow. */
-static const struct mpa_config mpa_configs[] = {{
-                                                    .enhanced = true,
-                                                    .crc = true,
-                                                    .p2p = true,
-                                                    .rtr = MPA_RTR_WRITE,
-                                                    .ird = TCP_DEPTH,
-                                                    .max_ird = TCP_DEPTH,
-                                                    .ord = TCP_DEPTH,
-                                                },
-                                                {
-                                                    .enhanced = true,
-                                                    .p2p = true,
-                                                    .rtr = MPA_RTR_WRITE,
-                                                    .ird = TCP_DEPTH,
-                                                    .max_ird = TCP_DEPTH,
-                                                    .ord = TCP_DEPTH,
-                                                }};
+/* What we offer; with sums by TCP, without by a flow. */
+#define MPA_OFFER(sums)                                                     \
+    {                                                                       \
+        .enhanced = true, .crc = (sums), .p2p = true, .rtr = MPA_RTR_WRITE, \
+        .ird = TCP_DEPTH, .max_ird = TCP_DEPTH, .ord = TCP_DEPTH            \
+    }
+static const struct mpa_config mpa_configs[] = {MPA_OFFER(true), MPA_OFFER(false)};
 
 /* The initiators', and those that have come. */
 TAILQ_HEAD(setup_list, setup);
