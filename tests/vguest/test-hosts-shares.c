@@ -40,10 +40,14 @@ static void end(void)
  * while queue pairs of other hosts connect with that VM, and it with them: its host goes
  * on with registers, links and connections of others.
  */
-#define ROUNDS   6u
-#define N_CONNS  4u
-#define N_LOAD   2048u /* messages of 1 MiB, within the VM: its worker is in its turns */
+#define ROUNDS  6u
+#define N_CONNS 4u
+#define N_LOAD  2048u /* messages within the VM: its worker is in its turns */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LOAD_LEN (1u << 17) /* the same number takes ten times as long */
+#else
 #define LOAD_LEN (1u << 20)
+#endif
 
 /* Eight tries of 0.5 s. */
 static const struct vg_conn patient = {.timeout = 17, .retry_cnt = 7, .rnr_retry = 7};

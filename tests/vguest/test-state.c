@@ -280,7 +280,9 @@ static void test_sqd(void)
     vgt_expect_event(p.s[0].g, PVRDMA_EVENT_SQ_DRAINED, qp->handle);
     vg_qp_to_state(qp, PVRDMA_QPS_RTS);
 
-    /* One in flight (the peer has no receive WQE), one posted afterwards. */
+    /* One in flight (the peer has no receive WQE), one posted afterwards.  There is a
+     * stream already, which may take longer than is waited here. */
+    vgt_write_once(&p, 0);
     vgt_send(&p.s[0], 1, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
     vgt_expect_none(p.s[0].scq, 20);
     g_assert_cmpint(to_sqd(qp, true), ==, 0);
