@@ -25,10 +25,11 @@ DATACHECK = 'datacheck -d {dev} -g {gid} -p {port} -n %d'
 # With receives that come late, solicited SENDs and a WRITE that is refused.
 LATE = ' -l'
 # tshark is not to guess what Sends and the daemons' link carry, which it then calls
-# malformed, and is to bear segments that the capture has in another order.
+# malformed, nor what a connection is by its ports, of which the kernel takes any, and is to
+# bear segments that the capture has in another order.
 CAREFUL = ['--disable-heuristic', 'rpcrdma_iwarp', '--disable-heuristic',
            'smb_direct_iwarp', '--disable-protocol', 'rpcap', '-o',
-           'tcp.reassemble_out_of_order:TRUE']
+           'tcp.try_heuristic_first:TRUE', '-o', 'tcp.reassemble_out_of_order:TRUE']
 # RFC 5040 and 7306: Write, Read Request and Response, Send, Send with Invalidate (of
 # NVMe), solicited Send, Immediate Data, Atomic Request and Response.  No Terminate.
 OPCODES = {0, 1, 2, 3, 4, 5, 8, 10, 11}
