@@ -63,14 +63,31 @@ void rnic_cm_begin(void (*fn)(void *opaque), void *opaque)
 
 /* ---- jobs ---- */
 
+/* A call stands in the kernel, or so many are to be made that it comes to the same. */
+static bool is_late(const struct rnic_cm *cm)
+{
+    const struct rnic_wait *first = TAILQ_FIRST(&cm->waits);
+
+    return first && g_get_monotonic_time() - first->since > (gint64)rnic_late_ms * 1000;
+}
+
 int rnic_cm_run(struct rnic_cm *cm, enum rnic_lane lane, uint64_t vm,
                 void (*fn)(void *arg), struct rnic_job *j, bool *mine)
 {
-    int err = cm->lost ? -ENODEV : rnic_control_run(cm->control, lane, vm, fn, j);
+    struct rnic_wait wait = {.since = g_get_monotonic_time()};
+    bool was_late;
+    int err;
 
+    TAILQ_INSERT_TAIL(&cm->waits, &wait, link);
+    err = cm->lost ? -ENODEV : rnic_control_run(cm->control, lane, vm, fn, j);
     while (err == -EBUSY && lane == RNIC_BREAK && !cm->lost) {
         coro_sleep(1); /* what is to be taken apart has to be */
         err = rnic_control_run(cm->control, lane, vm, fn, j);
+    }
+    was_late = is_late(cm);
+    TAILQ_REMOVE(&cm->waits, &wait, link);
+    if (was_late && !is_late(cm)) {
+        rnic_pairs_nics_changed(); /* it serves again */
     }
     *mine = err != -EINPROGRESS;
     if (err == -ENODEV || err == -EINPROGRESS) {
@@ -280,7 +297,7 @@ static gboolean on_event(gint fd, GIOCondition cond, gpointer opaque)
 
 bool rnic_cm_serves(const struct rnic_cm *cm, const char *network)
 {
-    return cm->open && !cm->over &&
+    return cm->open && !cm->over && !is_late(cm) &&
            (!cm->networks || g_strv_contains((const char *const *)cm->networks, network));
 }
 
@@ -450,6 +467,7 @@ static void nic_seen(struct rnic_nic *nic)
         cm->networks = g_strdupv(nic->cfg->networks);
         cm->address = nic->cfg->address;
         LIST_INIT(&cm->ends);
+        TAILQ_INIT(&cm->waits);
         nic->cm = cm;
         TAILQ_INSERT_TAIL(&rnic_cms, cm, link);
         rnic_cm_begin(live, cm);

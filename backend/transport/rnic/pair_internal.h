@@ -63,6 +63,12 @@ struct rnic_job {
     int err; /* out: an errno */
 };
 
+/* Who waits for a job. */
+struct rnic_wait {
+    gint64 since; /* us */
+    TAILQ_ENTRY(rnic_wait) link;
+};
+
 /*
  * A NIC that is up, or was.  Everything that was made on it is taken apart before the
  * NIC is closed.
@@ -91,6 +97,7 @@ struct rnic_cm {
     bool lost;          /* so have the control threads: nothing can be taken apart */
     struct coro *coro;  /* its own, that waits */
     struct coro *giver; /* who waits until it is gone */
+    TAILQ_HEAD(, rnic_wait) waits; /* who has waited longest comes first */
     unsigned n_ends;
     LIST_HEAD(, rnic_end) ends;
     LIST_HEAD(, rnic_end) expected; /* those that wait for a request of their peer's */
@@ -111,6 +118,7 @@ void rnic_cm_kick(struct rnic_cm *cm);
  */
 int rnic_cm_run(struct rnic_cm *cm, enum rnic_lane lane, uint64_t vm,
                 void (*fn)(void *arg), struct rnic_job *j, bool *mine);
+/* None while a call has not come back from the kernel for rnic_late_ms. */
 bool rnic_cm_serves(const struct rnic_cm *cm, const char *network);
 struct rnic_cm *rnic_cm_find(const struct pvrdma_gid *address);
 void rnic_cm_sockaddr(const struct pvrdma_gid *address, uint16_t port,
@@ -256,7 +264,10 @@ struct rnic_pair {
     struct rnic_end *end; /* the newest; NULL: there is none, or it is to go */
     unsigned n_ends;
     enum rnic_pair_state told;
-    unsigned tries;
+    unsigned tries; /* of this time */
+    struct {
+        struct pvrdma_gid ours, theirs;
+    } tried[RNIC_TRIES];
     gint64 patience;   /* us: until then others wait */
     gint64 failed_at;  /* us: last; 0: never */
     gint64 rest_until; /* us: and nobody makes one */

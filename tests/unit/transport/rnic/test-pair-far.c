@@ -137,7 +137,8 @@ static bool knows_nics(unsigned n)
     return rnic_far_nics(&far_p) == n && rnic_far_nics(&far_q) == n;
 }
 
-static void open_stage(void)
+/* @networks: those of the second NIC. */
+static void open_stage_with(const char *networks)
 {
     directory_init();
     directory_set_host("m");
@@ -152,7 +153,7 @@ static void open_stage(void)
     softnic_do("add p0 10.4.0.1");
     softnic_do("add p1 10.4.0.2");
     fix_group("n0", "p0", "10.4.0.1", NULL);
-    fix_group("n1", "p1", "10.4.0.2", "other");
+    fix_group("n1", "p1", "10.4.0.2", networks);
     fix_nics();
     a = fix_vm(NET, 1);
     b = fix_vm(NET, 2);
@@ -162,6 +163,11 @@ static void open_stage(void)
     link_up(&far_q);
     UNTIL(knows_nics(2));
     fix_let_turn(1);
+}
+
+static void open_stage(void)
+{
+    open_stage_with("other");
 }
 
 static void close_stage(void)
@@ -535,7 +541,6 @@ static void test_flood(void)
         .network = NET, .from = {7, 0}, .to = {7, 2}, .receives = 8, .size = 4096};
 
     open_stage();
-    rnic_token_ms = 1000;
     c.from_nic = c.to_nic = the_nic;
     for (unsigned i = 0; i < 1000; i++) {
         claim(&far_p, 1000 + i);
@@ -543,12 +548,70 @@ static void test_flood(void)
         c.token[0] = i;
         peers_self.channel_ops->channel(&far_p, &c);
     }
-    g_assert_cmpuint(fix_ends(), ==, RNIC_VM_MAKING);
+    g_assert_cmpuint(fix_ends(), ==, RNIC_VM_MAKING / 2);
     UNTIL(n_answers == 1000);
-    g_assert_cmpuint(answered[PEER_CHANNEL_NOT_NOW], ==, 1000 - RNIC_VM_MAKING);
+    g_assert_cmpuint(answered[PEER_CHANNEL_NOT_NOW], ==, 1000 - RNIC_VM_MAKING / 2);
+    UNTIL(rnic_pair_state(b_wants()) == RNIC_PAIR_UP);
+    g_assert_cmpuint(fix_ends(), ==, RNIC_VM_MAKING / 2 + 2);
+    rnic_pairs_peer_ended(&far_p, "the test wants it");
     UNTIL(!fix_ends());
     g_assert_cmpuint(*rnic_far_making(&far_p), ==, 0);
-    rnic_token_ms = 20000;
+    works();
+    close_stage();
+}
+
+/* Likewise one that has others begin. */
+static void test_wants_flood(void)
+{
+    struct peer_channel c = {
+        .flags = PEER_CHANNEL_WANT, .network = NET, .from = {7, 0}, .to = {7, 0}};
+    struct fixvm *v[5];
+
+    open_stage();
+    silent = true;
+    for (unsigned i = 0; i < 1000; i++) {
+        unsigned n = i % 6;
+
+        claim(&far_q, 1000 + i);
+        if (i < 5) {
+            v[i] = fix_vm(NET, 10 + i);
+        }
+        c.from[1] = 1000 + i;
+        c.to[1] = n < 5 ? 10 + MIN(n, i) : 1;
+        c.token[0] = i;
+        peers_self.channel_ops->channel(&far_q, &c);
+        g_assert_cmpuint(a->rv->making, <=, RNIC_VM_MAKING / 2);
+    }
+    g_assert_cmpuint(*rnic_far_making(&far_q), ==, RNIC_PEER_MAKING);
+    g_assert_cmpuint(fix_ends(), ==, RNIC_PEER_MAKING);
+    rnic_pairs_peer_ended(&far_q, "the test wants it");
+    UNTIL(!fix_ends());
+    g_assert_cmpuint(*rnic_far_making(&far_q), ==, 0);
+    for (unsigned i = 0; i < 5; i++) {
+        fix_vm_free(v[i]);
+    }
+    silent = false;
+    works();
+    close_stage();
+}
+
+/* Of two NICs of each host all are tried, none twice. */
+static void deny(struct peer_channel *c, unsigned n)
+{
+    unsigned bit = c->from_nic.raw[15] % 2 + c->to_nic.raw[15] % 2 * 2;
+
+    g_assert_cmpuint(spoil & 1u << bit, ==, 0);
+    spoil |= 1u << bit;
+    c->from[0] += n_channels < 4; /* which is refused */
+}
+
+static void test_next(void)
+{
+    open_stage_with(NET);
+    spoil_channel = deny;
+    UNTIL(rnic_pair_state(a_wants()) == RNIC_PAIR_UP);
+    g_assert_cmpuint(n_channels, ==, 4);
+    spoil_channel = NULL;
     works();
     close_stage();
 }
@@ -621,6 +684,44 @@ static void test_silent(void)
     rnic_make_ms = rnic_token_ms = 20000;
     a->changes = b->changes = 0;
     UNTIL(b->changes > 0); /* after a while it may be asked for again */
+    works();
+    close_stage();
+}
+
+/* Time that passes unseen is over nevertheless, and what has to wait for it goes on. */
+static void test_late_timer(void)
+{
+    struct rnic_pair *q;
+
+    open_stage();
+    rnic_make_ms = 30;
+    silent = true;
+    q = b_wants();
+    g_assert_cmpint(rnic_pair_state(q), ==, RNIC_PAIR_MAKING);
+    g_usleep(31000);
+    rnic_pairs_nics_changed();
+    g_assert_cmpint(rnic_pair_state(q), ==, RNIC_PAIR_NONE);
+    silent = false;
+    rnic_make_ms = 20000;
+    UNTIL(rnic_pair_state(b_wants()) == RNIC_PAIR_UP);
+    works();
+    close_stage();
+}
+
+/* What cannot be asked for now is told when it may be again. */
+static void test_refused(void)
+{
+    struct rnic_pair *q;
+
+    open_stage();
+    atomic_store(&far_p.up, false);
+    q = b_wants();
+    g_assert_cmpint(rnic_pair_state(q), ==, RNIC_PAIR_NONE);
+    b->changes = 0;
+    UNTIL(b->changes > 0);
+    atomic_store(&far_p.up, true);
+    b_wants();
+    fix_expect(q, RNIC_PAIR_UP);
     works();
     close_stage();
 }
@@ -737,9 +838,13 @@ int main(int argc, char **argv)
     g_test_add_func("/rnic-pair-far/tokens", test_tokens);
     g_test_add_func("/rnic-pair-far/late-token", test_late_token);
     g_test_add_func("/rnic-pair-far/flood", test_flood);
+    g_test_add_func("/rnic-pair-far/wants-flood", test_wants_flood);
+    g_test_add_func("/rnic-pair-far/next", test_next);
     g_test_add_func("/rnic-pair-far/again", test_again);
     g_test_add_func("/rnic-pair-far/share", test_share);
     g_test_add_func("/rnic-pair-far/silent", test_silent);
+    g_test_add_func("/rnic-pair-far/late-timer", test_late_timer);
+    g_test_add_func("/rnic-pair-far/refused", test_refused);
     g_test_add_func("/rnic-pair-far/link-down", test_link_down);
     g_test_add_func("/rnic-pair-far/ends", test_ends);
     g_test_add_func("/rnic-pair-far/peer-nics", test_peer_nics);

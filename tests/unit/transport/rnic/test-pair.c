@@ -301,7 +301,7 @@ static void test_faults(void)
             fix_let_turn(2);
             while (rnic_pair_state(p) != RNIC_PAIR_UP) { /* it was about to break */
                 fix_want(a, b);
-                fix_iterate(INT64_MAX);
+                fix_iterate(INT64_MAX, "");
             }
             fix_vm_free(a);
             fix_vm_free(b);
@@ -408,6 +408,82 @@ static void test_patience(void)
     softnic_do("remove p0");
 }
 
+/* It fails when nobody waits any more: that it may be made anew is told then, too. */
+static void test_late_failure(void)
+{
+    struct fixvm *a, *b;
+    struct rnic_pair *p;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    rnic_make_ms = 20;
+    a = fix_vm("net", 1);
+    b = fix_vm("net", 2);
+    softnic_do("delay cm_resolve_route 1 200000");
+    softnic_do("fail cm_resolve_route 1 EIO");
+    p = fix_want(a, b);
+    UNTIL(a->changes == 1);
+    g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_NONE);
+    g_assert_true(p->making);
+    UNTIL(a->changes == 2);
+    g_assert_false(p->making);
+    rnic_make_ms = 20000;
+    fix_want(a, b);
+    fix_expect(p, RNIC_PAIR_UP);
+    fix_vm_free(a);
+    fix_vm_free(b);
+    fix_stop();
+    softnic_do("remove p0");
+}
+
+/* A call stands in the kernel: others go on by the other NIC, and this pair, too. */
+static void test_stands(void)
+{
+    struct fixvm *v[4];
+    struct rnic_pair *p, *q;
+    struct rnic_cm *n0;
+    char *name;
+
+    fix_start();
+    two_nics();
+    for (unsigned i = 0; i < 4; i++) {
+        v[i] = fix_vm("net", 1 + i);
+    }
+    rnic_make_ms = 20;
+    rnic_late_ms = 1500;
+    softnic_do("delay cm_connect 1 5000000");
+    p = fix_want(v[0], v[1]);
+    n0 = p->end->cm;
+    UNTIL(p->end->ch && v[0]->changes == 1); /* then it connects */
+    p->end->deadline = g_get_monotonic_time();
+    rnic_pairs_nics_changed(); /* for its timer */
+    UNTIL(!p->making);
+    rnic_make_ms = 20000;
+    UNTIL(fix_want(v[0], v[1]) == p && rnic_pair_state(p) == RNIC_PAIR_UP);
+    name = nic_name(v[0], p);
+    g_assert_cmpstr(name, !=, n0->name);
+    g_free(name);
+    UNTIL(!rnic_cm_serves(n0, "net"));
+    q = fix_want(v[2], v[3]);
+    fix_expect(q, RNIC_PAIR_UP);
+    name = nic_name(v[2], q);
+    g_assert_cmpstr(name, !=, n0->name);
+    g_free(name);
+    g_assert_cmpuint(n0->n_ends, >, 0); /* it still stands */
+    v[0]->changes = 0;
+    rnic_pair_break(p, "the test wants it");
+    UNTIL(rnic_cm_serves(n0, "net"));
+    g_assert_cmpuint(v[0]->changes, >, 0);
+    for (unsigned i = 0; i < 4; i++) {
+        fix_vm_free(v[i]);
+    }
+    fix_stop();
+    softnic_do("remove p0");
+    softnic_do("remove p1");
+}
+
 /* A channel that fails twice rests; so do both sides. */
 static void test_rest(void)
 {
@@ -481,6 +557,11 @@ static void test_idle(void)
     fix_let_turn(5);
     g_assert_cmpint(rnic_pair_state(p[3]), ==, RNIC_PAIR_NONE);
     g_assert_cmpuint(fix_ends(), ==, 6);
+    v[4]->changes = 0;
+    UNTIL(v[4]->changes > 0); /* it may be asked for again, and is refused again */
+    fix_want(v[4], v[3]);
+    UNTIL(rnic_pair_state(p[3]) != RNIC_PAIR_MAKING);
+    g_assert_cmpint(rnic_pair_state(p[3]), ==, RNIC_PAIR_NONE);
     rnic_idle_ms = 50;
     fix_let_turn(60);
     fix_traffic(v[4], p[0], v[0]);
@@ -515,6 +596,8 @@ int main(int argc, char **argv)
     g_test_add_func("/rnic-pair/vm-goes", test_vm_goes);
     g_test_add_func("/rnic-pair/vm-goes-slowly", test_vm_goes_slowly);
     g_test_add_func("/rnic-pair/patience", test_patience);
+    g_test_add_func("/rnic-pair/late-failure", test_late_failure);
+    g_test_add_func("/rnic-pair/stands", test_stands);
     g_test_add_func("/rnic-pair/rest", test_rest);
     g_test_add_func("/rnic-pair/idle", test_idle);
     ret = g_test_run();
