@@ -18,7 +18,8 @@
  * closed here, under the library: /dev/null takes their place.
  *
  * A request of whoever connects is believed if it shows a token that the link has agreed
- * on (end.c).  Others are refused one after the other, so that there is one at a time.
+ * on (end.c).  Others wait until all that has come is taken, so that they do not delay
+ * what is ours, and are refused one after the other.
  *
  * Threads: the main thread, and the jobs.
  */
@@ -33,6 +34,10 @@
 #include "transport/rnic/pair_internal.h"
 
 #define BACKLOG 128
+/* Ends that are taken apart at once: each has a coroutine, with a stack. */
+#define AT_ONCE 1024
+/* Events that could not be taken for want of memory are tried again. */
+#define AGAIN_MS 10u
 
 struct rnic_cms rnic_cms = TAILQ_HEAD_INITIALIZER(rnic_cms);
 
@@ -84,6 +89,7 @@ int rnic_cm_run(struct rnic_cm *cm, enum rnic_lane lane, uint64_t vm,
         coro_sleep(1); /* what is to be taken apart has to be */
         err = rnic_control_run(cm->control, lane, vm, fn, j);
     }
+    cm->n_taken_apart += lane == RNIC_BREAK;
     was_late = is_late(cm);
     TAILQ_REMOVE(&cm->waits, &wait, link);
     if (was_late && !is_late(cm)) {
@@ -222,25 +228,25 @@ static bool is_stranger(struct rnic_cm *cm, const struct rdma_cm_event *event)
            !rnic_end_expected(cm, token, event->id);
 }
 
-/* @stranger: whom it is from, if it is to be refused. */
-static void got_event(struct rnic_cm *cm, struct rdma_cm_event *event,
-                      struct rdma_cm_id **stranger)
+static void got_event(struct rnic_cm *cm, struct rdma_cm_event *event)
 {
     if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
-        *stranger = is_stranger(cm, event) ? event->id : NULL;
+        if (is_stranger(cm, event)) {
+            g_queue_push_tail(&cm->strangers, event->id);
+        }
     } else if (event->id->context) {
         rnic_end_event(event->id->context, event->event);
-    } else if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL) { /* the listener's */
+    } else if (event->id == cm->listener &&
+               event->event == RDMA_CM_EVENT_DEVICE_REMOVAL) {
         cm->over = true;
         rnic_cm_kick(cm);
     }
 }
 
-/* The next event.  False: there is none. */
-static bool pump_one(struct rnic_cm *cm)
+/* The next event; 0, or an errno. */
+static int pump_one(struct rnic_cm *cm)
 {
     struct rnic_job *j = g_new0(struct rnic_job, 1);
-    struct rdma_cm_id *stranger = NULL;
     bool mine;
     int err;
 
@@ -248,21 +254,26 @@ static bool pump_one(struct rnic_cm *cm)
     j->qps = cm->qps;
     err = rnic_cm_run(cm, RNIC_MAKE, 0, take_event, j, &mine);
     if (!err) {
-        got_event(cm, j->event, &stranger);
+        got_event(cm, j->event);
         rnic_verbs->cm_ack_event(j->event);
-    } else if (err != EAGAIN && err != EINTR && !cm->over) {
-        log_about(LOG_LVL_WARN, &cm->nic->log, "no events of the connection manager: %s",
-                  g_strerror(err));
-        cm->over = true;
-    }
-    if (stranger) {
-        j->id = stranger;
-        rnic_cm_run(cm, RNIC_BREAK, 0, reject, j, &mine);
     }
     if (mine) {
         g_free(j);
     }
-    return !err;
+    return err;
+}
+
+/* The one that has waited longest. */
+static void reject_one(struct rnic_cm *cm)
+{
+    struct rnic_job *j = g_new0(struct rnic_job, 1);
+    bool mine;
+
+    j->id = g_queue_pop_head(&cm->strangers);
+    rnic_cm_run(cm, RNIC_BREAK, 0, reject, j, &mine);
+    if (mine) {
+        g_free(j);
+    }
 }
 
 static gboolean on_event(gint fd, GIOCondition cond, gpointer cm);
@@ -270,8 +281,22 @@ static gboolean on_event(gint fd, GIOCondition cond, gpointer cm);
 static void pump(void *opaque)
 {
     struct rnic_cm *cm = opaque;
+    int err;
 
-    while (pump_one(cm)) {
+    do {
+        err = pump_one(cm);
+        if (!g_queue_is_empty(&cm->strangers) &&
+            (err || g_queue_get_length(&cm->strangers) >= BACKLOG)) {
+            reject_one(cm);
+            err = 0; /* what has come meanwhile */
+        }
+    } while (!err);
+    if (err == ENOMEM || err == EBUSY) { /* it is there yet */
+        coro_sleep(AGAIN_MS);
+    } else if (err != EAGAIN && err != EINTR && !cm->over) {
+        log_about(LOG_LVL_WARN, &cm->nic->log, "no events of the connection manager: %s",
+                  g_strerror(err));
+        cm->over = true;
     }
     cm->pumping = false;
     if (cm->over) {
@@ -394,11 +419,15 @@ static void take_apart(struct rnic_cm *cm)
     struct rnic_share *sh, *next;
     struct rnic_end *e;
 
-    LIST_FOREACH(e, &cm->ends, of_cm)
-    {
-        rnic_end_go(e, "its NIC is not up any more", false);
-    }
     while (cm->n_ends || cm->pumping) {
+        unsigned n = 0;
+
+        LIST_FOREACH(e, &cm->ends, of_cm)
+        {
+            if (n++ < AT_ONCE) {
+                rnic_end_go(e, "its NIC is not up any more", false);
+            }
+        }
         nap(cm);
     }
     /* Nobody waits for events any more; a pump would run while the listener goes. */
@@ -487,7 +516,12 @@ static void nic_give_up(struct rnic_nic *nic, bool gone)
     }
 }
 
-static const struct rnic_nic_ops nic_ops = {nic_seen, nic_give_up};
+static unsigned nic_progress(const struct rnic_nic *nic)
+{
+    return nic->cm ? nic->cm->n_taken_apart : 0;
+}
+
+static const struct rnic_nic_ops nic_ops = {nic_seen, nic_give_up, nic_progress};
 
 void rnic_cm_start(void)
 {

@@ -78,6 +78,8 @@ struct rnic_nic_ops {
      * threads are given up at the latest.
      */
     void (*give_up)(struct rnic_nic *nic, bool gone);
+    /* Another number than before, if give_up() gets on. */
+    unsigned (*progress)(const struct rnic_nic *nic);
 };
 
 /* How often the device is looked at, besides when it or a port has an event. */
@@ -89,8 +91,13 @@ struct rnic_nic_ops {
 /* A call that takes longer is reported. */
 #define RNIC_LATE_MS 10000u
 
-/* How long closing may take.  libibverbs waits 5 s for udev when it may not open one. */
+/*
+ * How long closing may take: until nothing has come of it for so long, or RNIC_CLOSES
+ * times as long, for thousands of channels.  libibverbs waits 5 s for udev when it may
+ * not open one.
+ */
 #define RNIC_CLOSE_MS 6000u
+#define RNIC_CLOSES   5u
 
 /* @ops stay valid; NULL: nobody.  While there are no NICs. */
 void rnic_nics_set_ops(const struct rnic_nic_ops *ops);

@@ -90,13 +90,15 @@ struct rnic_cm {
     pthread_mutex_t *qps;
     uint16_t port;
     guint watch;
-    bool pumping;       /* events are being taken */
-    bool open;          /* channels may be made */
-    bool over;          /* none any more */
-    bool gone;          /* the device has */
-    bool lost;          /* so have the control threads: nothing can be taken apart */
-    struct coro *coro;  /* its own, that waits */
-    struct coro *giver; /* who waits until it is gone */
+    bool pumping;           /* events are being taken */
+    GQueue strangers;       /* of struct rdma_cm_id: they are to be refused */
+    bool open;              /* channels may be made */
+    bool over;              /* none any more */
+    bool gone;              /* the device has */
+    bool lost;              /* so have the control threads: nothing can be taken apart */
+    struct coro *coro;      /* its own, that waits */
+    struct coro *giver;     /* who waits until it is gone */
+    unsigned n_taken_apart; /* jobs on lane RNIC_BREAK that are done */
     TAILQ_HEAD(, rnic_wait) waits; /* who has waited longest comes first */
     unsigned n_ends;
     LIST_HEAD(, rnic_end) ends;
@@ -307,7 +309,7 @@ unsigned rnic_far_nics(struct peer *peer);
 const struct peer_nic *rnic_far_nic(struct peer *peer, unsigned i);
 /* To @peer, or this daemon itself if that is NULL. */
 bool rnic_far_send_channel(struct peer *peer, const struct peer_channel *c);
-bool rnic_far_send_answer(struct peer *peer, const struct peer_channel_answer *a);
+void rnic_far_send_answer(struct peer *peer, const struct peer_channel_answer *a);
 void rnic_far_own_changed(void);
 /* Those that peer has begun and are being made. */
 unsigned *rnic_far_making(struct peer *peer);

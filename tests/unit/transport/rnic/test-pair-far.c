@@ -444,6 +444,66 @@ static int connect_by_hand(const char *from, const char *to, uint16_t port,
     return answer;
 }
 
+/* Those who show no token. */
+struct strangers {
+    struct rdma_event_channel *events;
+    struct ibv_pd *pd;
+    struct ibv_cq *cq;
+    unsigned n;
+    struct rdma_cm_id *ids[60];
+};
+
+static void knock(struct strangers *s, uint16_t port)
+{
+    struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .cap = {8, 8, 1, 1, 0}};
+    struct sockaddr_in src = {.sin_family = AF_INET,
+                              .sin_addr.s_addr = inet_addr("10.4.0.2")};
+    struct sockaddr_in dst = {.sin_family = AF_INET,
+                              .sin_port = htons(port),
+                              .sin_addr.s_addr = inet_addr("10.4.0.1")};
+    struct rdma_conn_param param = {.retry_count = 1};
+    struct rdma_cm_event *event;
+
+    s->events = rnic_verbs->cm_create_event_channel();
+    s->n = G_N_ELEMENTS(s->ids);
+    g_assert_cmpint(fcntl(s->events->fd, F_SETFL, O_NONBLOCK), ==, 0);
+    for (unsigned i = 0; i < s->n; i++) {
+        struct rdma_cm_id *id;
+
+        g_assert_cmpint(rnic_verbs->cm_create_id(s->events, &id, NULL, RDMA_PS_TCP), ==,
+                        0);
+        s->ids[i] = id;
+        g_assert_cmpint(rnic_verbs->cm_resolve_addr(id, (struct sockaddr *)&src,
+                                                    (struct sockaddr *)&dst, 1000),
+                        ==, 0);
+        UNTIL(rnic_verbs->cm_get_event(s->events, &event) == 0);
+        rnic_verbs->cm_ack_event(event);
+        g_assert_cmpint(rnic_verbs->cm_resolve_route(id, 1000), ==, 0);
+        UNTIL(rnic_verbs->cm_get_event(s->events, &event) == 0);
+        rnic_verbs->cm_ack_event(event);
+        if (!i) {
+            s->pd = rnic_verbs->alloc_pd(id->verbs);
+            s->cq = rnic_verbs->create_cq(id->verbs, 16, NULL, NULL, 0);
+        }
+        init.send_cq = init.recv_cq = s->cq;
+        g_assert_cmpint(rnic_verbs->cm_create_qp(id, s->pd, &init), ==, 0);
+    }
+    for (unsigned i = 0; i < s->n; i++) {
+        g_assert_cmpint(rnic_verbs->cm_connect(s->ids[i], &param), ==, 0);
+    }
+}
+
+static void leave(struct strangers *s)
+{
+    for (unsigned i = 0; i < s->n; i++) {
+        rnic_verbs->cm_destroy_qp(s->ids[i]);
+        rnic_verbs->cm_destroy_id(s->ids[i]);
+    }
+    rnic_verbs->destroy_cq(s->cq);
+    rnic_verbs->dealloc_pd(s->pd);
+    rnic_verbs->cm_destroy_event_channel(s->events);
+}
+
 static void make_token(uint8_t data[RNIC_PRIVATE_LEN], const uint64_t token[2])
 {
     static const uint8_t head[8] = {'p', 'r', 'v', 'c', 0, 0, 0, 1};
@@ -512,6 +572,23 @@ static void test_tokens(void)
     g_assert_cmpint(
         connect_by_hand("10.4.0.1", "10.4.0.2", other_port(), data, sizeof(data)), ==,
         RDMA_CM_EVENT_REJECTED);
+    close_stage();
+}
+
+/* Others' requests do not delay those that are expected. */
+static void test_strangers(void)
+{
+    struct strangers s;
+    int64_t before;
+
+    open_stage();
+    before = softnic_count("calls", "cm_reject");
+    softnic_do("delay cm_reject 0 50000");
+    knock(&s, rnic_cm_find(&the_nic)->port);
+    UNTIL(rnic_pair_state(a_wants()) == RNIC_PAIR_UP);
+    g_assert_cmpint(softnic_count("calls", "cm_reject"), <, MAX(before, 0) + s.n / 2);
+    UNTIL(softnic_count("calls", "cm_reject") == MAX(before, 0) + s.n);
+    leave(&s);
     close_stage();
 }
 
@@ -765,6 +842,9 @@ static void test_ends(void)
     far_q.instance[3]++;
     link_up(&far_q);
     g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_NONE);
+    g_assert_cmpuint(rnic_far_nics(&far_q), ==, 0); /* it has not told yet */
+    link_up(&far_p);                                /* which has Q tell */
+    UNTIL(knows_nics(2));
     works();
     far_q.ended = true;
     peers_self.channel_ops->link_down(&far_q);
@@ -836,6 +916,7 @@ int main(int argc, char **argv)
     g_test_add_func("/rnic-pair-far/usurper", test_usurper);
     g_test_add_func("/rnic-pair-far/wrong-answers", test_wrong_answers);
     g_test_add_func("/rnic-pair-far/tokens", test_tokens);
+    g_test_add_func("/rnic-pair-far/strangers", test_strangers);
     g_test_add_func("/rnic-pair-far/late-token", test_late_token);
     g_test_add_func("/rnic-pair-far/flood", test_flood);
     g_test_add_func("/rnic-pair-far/wants-flood", test_wants_flood);

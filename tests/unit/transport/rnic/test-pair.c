@@ -234,6 +234,37 @@ static void suspend(void *unused)
     suspended = true;
 }
 
+/* While channels become fewer that may take longer than else. */
+static void test_suspend_slowly(void)
+{
+    struct fixvm *v[11];
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    for (unsigned i = 0; i < 11; i++) {
+        v[i] = fix_vm("net", 1 + i);
+        if (i) {
+            fix_expect(fix_want(v[0], v[i]), RNIC_PAIR_UP);
+        }
+    }
+    rnic_close_ms = 2000;
+    softnic_do("delay cm_destroy_id 0 150000");
+    suspended = false;
+    coro_run(suspend, NULL);
+    UNTIL(suspended);
+    softnic_do("clear");
+    rnic_close_ms = 60000;
+    rnic_nics_resume();
+    UNTIL(fix_nics_open() == 1);
+    for (unsigned i = 0; i < 11; i++) {
+        fix_vm_free(v[i]);
+    }
+    fix_stop();
+    softnic_do("remove p0");
+}
+
 static void test_suspend(void)
 {
     struct fixvm *a, *b;
@@ -484,6 +515,64 @@ static void test_stands(void)
     softnic_do("remove p1");
 }
 
+/* Who ends a channel has its reason: that is no failure, also if the connection manager
+ * tells of it later than the flushed receives do. */
+static void test_honest_end(void)
+{
+    struct fixvm *a, *b;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1 iwarp");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    a = fix_vm("net", 1);
+    b = fix_vm("net", 2);
+    softnic_do("delay cm_get_event 0 10000");
+    for (unsigned i = 0; i < 3; i++) {
+        struct rnic_pair *p, *q = fix_want(b, a);
+
+        UNTIL((p = fix_want(a, b)) && rnic_pair_state(p) == RNIC_PAIR_UP &&
+              rnic_pair_state(q) == RNIC_PAIR_UP);
+        g_assert_nonnull(fix_begin(a, p, 1, 1));
+        rnic_pair_break(q, "the test wants it");
+        fix_expect(p, RNIC_PAIR_NONE);
+        UNTIL(!fix_ends());
+        g_assert_cmpint(p->failed_at, ==, 0);
+    }
+    fix_vm_free(a);
+    fix_vm_free(b);
+    fix_stop();
+    softnic_do("remove p0");
+}
+
+/* There is no memory for an event: it is taken later, and nothing is lost by it. */
+static void test_no_memory(void)
+{
+    struct fixvm *v[3];
+    struct rnic_pair *p, *q;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    for (unsigned i = 0; i < 3; i++) {
+        v[i] = fix_vm("net", 1 + i);
+    }
+    p = fix_want(v[0], v[1]);
+    fix_expect(p, RNIC_PAIR_UP);
+    softnic_do("fail cm_get_event 1 ENOMEM");
+    softnic_do("fail cm_get_event 2 EBUSY");
+    q = fix_want(v[0], v[2]);
+    fix_expect(q, RNIC_PAIR_UP);
+    g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_UP);
+    fix_traffic(v[0], p, v[1]);
+    for (unsigned i = 0; i < 3; i++) {
+        fix_vm_free(v[i]);
+    }
+    fix_stop();
+    softnic_do("remove p0");
+}
+
 /* A channel that fails twice rests; so do both sides. */
 static void test_rest(void)
 {
@@ -592,12 +681,15 @@ int main(int argc, char **argv)
         g_test_add_data_func(path, GUINT_TO_POINTER(i), test_loss);
     }
     g_test_add_func("/rnic-pair/suspend", test_suspend);
+    g_test_add_func("/rnic-pair/suspend-slowly", test_suspend_slowly);
     g_test_add_func("/rnic-pair/faults", test_faults);
     g_test_add_func("/rnic-pair/vm-goes", test_vm_goes);
     g_test_add_func("/rnic-pair/vm-goes-slowly", test_vm_goes_slowly);
     g_test_add_func("/rnic-pair/patience", test_patience);
     g_test_add_func("/rnic-pair/late-failure", test_late_failure);
     g_test_add_func("/rnic-pair/stands", test_stands);
+    g_test_add_func("/rnic-pair/honest-end", test_honest_end);
+    g_test_add_func("/rnic-pair/no-memory", test_no_memory);
     g_test_add_func("/rnic-pair/rest", test_rest);
     g_test_add_func("/rnic-pair/idle", test_idle);
     ret = g_test_run();
