@@ -124,7 +124,6 @@ static bool end_open(struct rnic_channel *ch, uint32_t peer_index, const uint8_t
         rnic_flow_refuse(ch, peer_index, NULL, 0);
         return true;
     }
-    atomic_store_explicit(&e->pair->named, true, memory_order_relaxed);
     return ops->open(e->pair, peer_index, bytes, len);
 }
 

@@ -19,6 +19,10 @@
  * begins anew.  A peer that has no room, or has ended a channel that worked, is asked
  * again after a second.
  *
+ * A pair that nobody here wants goes when nobody holds it, it has no end, and there is no
+ * failure to remember.  One that is wanted stays, as changed() is to be called for it,
+ * until there is no room for others and its VM is not known any more.
+ *
  * Bounds: a VM has so many pairs, channels on a NIC and channels in the making; a peer so
  * many that it has begun and that are being made, and of a VM's channels on a NIC as many
  * as are left.  When all are used the one that was idle longest goes.
@@ -45,6 +49,7 @@ unsigned rnic_make_ms = RNIC_MAKE_MS, rnic_pair_rest_ms = RNIC_PAIR_REST_MS,
 
 static const struct rnic_pair_ops *ops;
 static bool running, within; /* channels within this daemon, too */
+static unsigned telling;     /* changed() is being called: no pair may go */
 static LIST_HEAD(, rnic_pair) asking = LIST_HEAD_INITIALIZER(asking);
 
 static gint64 now_us(void)
@@ -150,7 +155,9 @@ static void changed(struct rnic_pair *p)
     p->told = rnic_pair_state(p);
     set_timer(p);
     if (p->rv->vm && !p->hidden && running) {
+        telling++;
         ops->changed(p);
+        telling--;
     }
 }
 
@@ -176,6 +183,7 @@ static void set_making(struct rnic_pair *p, bool making)
 
 static void pair_free(struct rnic_pair *p)
 {
+    g_assert(!p->rv->vm || !atomic_load(&p->holds));
     g_clear_handle_id(&p->timer, g_source_remove);
     rnic_pair_asked(p);
     set_making(p, false);
@@ -190,7 +198,7 @@ static bool settle(struct rnic_pair *p)
 {
     if (p->n_ends || p->making ||
         (p->rv->vm &&
-         (p->wanted || atomic_load(&p->named) || now_us() < failed_until(p)))) {
+         (p->wanted || atomic_load(&p->holds) || now_us() < failed_until(p)))) {
         return false;
     }
     pair_free(p);
@@ -274,12 +282,35 @@ static struct rnic_pair *find(struct rnic_vm *rv, const struct peer *peer,
     return NULL;
 }
 
+/* Those with VMs that there are no more are not wanted, and go; so do those that nobody
+ * holds any more. */
+static void sweep(struct rnic_vm *rv)
+{
+    gint64 now = now_us();
+    struct rnic_pair *p, *next;
+
+    if (telling || now < rv->swept + LATER_MS * 1000) {
+        return;
+    }
+    rv->swept = now;
+    for (p = LIST_FIRST(&rv->pairs); p; p = next) {
+        next = LIST_NEXT(p, of_vm);
+        p->wanted =
+            p->wanted && (p->peer ? directory_has_owner(p->peer, rv->network, p->owner)
+                                  : rnic_vm_find(p->owner, rv->network) != NULL);
+        settle(p);
+    }
+}
+
 /* @most: that there may be of the VM. */
 static struct rnic_pair *find_or_add(struct rnic_vm *rv, struct peer *peer,
                                      const uint64_t owner[2], bool hidden, unsigned most)
 {
     struct rnic_pair *p = find(rv, peer, owner, hidden);
 
+    if (!p && rv->n_pairs >= most) {
+        sweep(rv);
+    }
     if (!p && rv->n_pairs < most) {
         p = g_new0(struct rnic_pair, 1);
         p->rv = rv;
@@ -534,6 +565,16 @@ struct rnic_pair *rnic_pair_want(struct rnic_vm *rv, struct peer *peer,
         }
     }
     return p;
+}
+
+void rnic_pair_hold(struct rnic_pair *p)
+{
+    atomic_fetch_add_explicit(&p->holds, 1, memory_order_relaxed);
+}
+
+void rnic_pair_let_go(struct rnic_pair *p)
+{
+    atomic_fetch_sub_explicit(&p->holds, 1, memory_order_release);
 }
 
 /* Its channel is to go; it has none. */

@@ -158,6 +158,7 @@ struct rnic_vm {
     unsigned refs; /* its own, and those of ends and shares */
     unsigned making;
     unsigned n_pairs;
+    gint64 swept; /* us: when pairs of no use were looked for */
     _Atomic bool used;
     TAILQ_HEAD(, rnic_place) places; /* under the token */
     LIST_HEAD(, rnic_share) shares;
@@ -259,9 +260,9 @@ struct rnic_pair {
     struct rnic_vm *rv;
     struct peer *peer;
     uint64_t owner[2];
-    bool hidden;        /* the other end of a VM that is connected with itself */
-    bool wanted;        /* by somebody here */
-    _Atomic bool named; /* open() was: who hears of it may keep it; any thread */
+    bool hidden;            /* the other end of a VM that is connected with itself */
+    bool wanted;            /* by somebody here */
+    _Atomic unsigned holds; /* any thread */
     bool making, up;
     struct rnic_end *end; /* the newest; NULL: there is none, or it is to go */
     unsigned n_ends;

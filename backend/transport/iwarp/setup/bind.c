@@ -120,9 +120,11 @@ static void setup_set_joins(struct conn *c, struct rnic_pair *p)
 {
     if (c->joins) {
         TAILQ_REMOVE(&joining, c, join_link);
+        rnic_pair_let_go(c->joins);
     }
     c->joins = p;
     if (p) {
+        rnic_pair_hold(p);
         TAILQ_INSERT_TAIL(&joining, c, join_link);
     }
     atomic_store(&c->is_joining, p != NULL);

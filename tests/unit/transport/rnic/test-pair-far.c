@@ -741,6 +741,37 @@ static void test_share(void)
     close_stage();
 }
 
+/* A VM that has talked to thousands talks to others, too: pairs with VMs that have gone
+ * make room, those that are held or whose VM is there do not. */
+static void test_many_pairs(void)
+{
+    struct rnic_pair *held, *known;
+    uint64_t owner[2] = {9, 0};
+
+    open_stage();
+    silent = true;
+    known = b_wants();
+    held = rnic_pair_want(b->rv, &far_p, owner, NET);
+    rnic_pair_hold(held);
+    while (b->rv->n_pairs < RNIC_VM_PAIRS) {
+        owner[1]++;
+        g_assert_nonnull(rnic_pair_want(b->rv, &far_p, owner, NET));
+    }
+    rnic_pairs_peer_ended(&far_p, "the test wants it"); /* nor is one made */
+    UNTIL(!fix_ends());
+    owner[1]++;
+    g_assert_nonnull(rnic_pair_want(b->rv, &far_p, owner, NET));
+    g_assert_cmpuint(b->rv->n_pairs, ==, 3);
+    owner[1] = 0;
+    g_assert_true(rnic_pair_want(b->rv, &far_p, owner, NET) == held);
+    g_assert_true(b_wants() == known);
+    rnic_pair_let_go(held);
+    silent = false;
+    rnic_pairs_nics_changed();
+    works();
+    close_stage();
+}
+
 /* ---- links and daemons ---- */
 
 /* Nobody answers: nobody waits for long, and nothing is left. */
@@ -923,6 +954,7 @@ int main(int argc, char **argv)
     g_test_add_func("/rnic-pair-far/next", test_next);
     g_test_add_func("/rnic-pair-far/again", test_again);
     g_test_add_func("/rnic-pair-far/share", test_share);
+    g_test_add_func("/rnic-pair-far/many-pairs", test_many_pairs);
     g_test_add_func("/rnic-pair-far/silent", test_silent);
     g_test_add_func("/rnic-pair-far/late-timer", test_late_timer);
     g_test_add_func("/rnic-pair-far/refused", test_refused);
