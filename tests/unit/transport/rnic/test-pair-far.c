@@ -385,12 +385,18 @@ static void test_wrong_answers(void)
     for (unsigned i = 0; i < WRONG; i++) {
         struct rnic_pair *p;
 
+        int64_t calls = softnic_count("calls", "cm_resolve_addr");
+
         open_stage();
-        rnic_token_ms = rnic_make_ms = 100;
         spoil_answer = wrong_answer;
         spoil = i;
+        rnic_token_ms = i == 3 ? 100 : 20000; /* it is known at once, or never */
+        rnic_make_ms = rnic_token_ms;
         p = a_wants();
+        rnic_make_ms = 20000;
         UNTIL(rnic_pair_state(p) == RNIC_PAIR_NONE);
+        g_assert_cmpint(softnic_count("calls", "cm_resolve_addr") - calls, ==, i == 4);
+        rnic_pairs_peer_ended(&far_p, "the test wants it"); /* B still waits */
         UNTIL(!fix_ends());
         spoil_answer = NULL;
         rnic_pairs_peer_nics(&far_q); /* it begins anew */
@@ -578,7 +584,7 @@ static void test_tokens(void)
 /* Others' requests do not delay those that are expected. */
 static void test_strangers(void)
 {
-    struct strangers s;
+    struct strangers s = {0};
     int64_t before;
 
     open_stage();

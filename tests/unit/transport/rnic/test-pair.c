@@ -3,6 +3,8 @@
  * Pairs over softnic: channels between VMs of one daemon are made, work, break and are
  * made again, whatever goes and whichever call fails; and nothing of them is left.
  */
+#include <sys/stat.h>
+
 #include "pairfix.h"
 
 /* ---- they are made ---- */
@@ -174,13 +176,17 @@ static void test_loss(gconstpointer which)
     unsigned n = GPOINTER_TO_UINT(which);
 
     for (unsigned standing = 0; standing < 3; standing++) {
+        struct stat before, after;
         struct fixvm *a, *b;
         struct rnic_pair *p;
+        int fd;
 
         fix_start();
         softnic_do("add p0 10.3.0.1");
         fix_group("n0", "p0", "10.3.0.1", NULL);
         fix_nics();
+        fd = TAILQ_FIRST(&rnic_cms)->ctx->cmd_fd;
+        g_assert_cmpint(fstat(fd, &before), ==, 0);
         a = fix_vm("net", 1);
         b = fix_vm("net", 2);
         p = fix_want(a, b);
@@ -199,6 +205,10 @@ static void test_loss(gconstpointer which)
         g_assert_cmpuint(fix_used(a) + fix_used(b), ==, 0);
         g_assert_false(rnic_vm_is_used(a->rv));
         UNTIL(softnic_count("objects", NULL) == 0);
+        if (n == 1) { /* it is there: what the library has opened stays as it is */
+            g_assert_cmpint(fstat(fd, &after), ==, 0);
+            g_assert_cmpuint(after.st_ino, ==, before.st_ino);
+        }
         if (n > 0) { /* nor does anything keep the device */
             UNTIL(n == 1 || softnic_count("contexts", "p0") <= 0);
             softnic_do("add p0 10.3.0.1");
