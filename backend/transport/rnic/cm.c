@@ -15,7 +15,10 @@
  * librdmacm has a context of its own of each device, which it keeps open when nothing
  * uses it any more.  Drivers that cannot be parted from a device that is in use (rxe,
  * siw) wait for that to be closed when the device is removed, so its descriptors are
- * closed here, under the library: /dev/null takes their place.
+ * closed here, under the library: /dev/null takes their place.  The NIC holds that
+ * context from its first listener on until its device is closed, since there may be no
+ * listener when that is found to be gone: the NIC is down, or the manager has told of it
+ * first.
  *
  * A request of whoever connects is believed if it shows a token that the link has agreed
  * on (end.c).  Others wait until all that has come is taken, so that they do not delay
@@ -141,15 +144,28 @@ static void close_listener(void *arg)
     }
 }
 
-/* The library looks what devices there are, and forgets those that have gone. */
-static void sync_devices(void)
+/*
+ * The library looks what devices there are, and forgets those that have gone.  @name: it
+ * is to keep the context of this one until what is returned is freed by
+ * cm_free_devices().  NULL: there is none, or @name is.
+ */
+static struct ibv_context **sync_devices(const char *name)
 {
     int n;
-    struct ibv_context **list = rnic_verbs->cm_get_devices(&n);
+    struct ibv_context **list = rnic_verbs->cm_get_devices(&n), **held = NULL;
 
+    for (int i = 0; name && list && i < n && !held; i++) {
+        if (strcmp(rnic_verbs->get_device_name(list[i]->device), name) == 0) {
+            held = g_new0(struct ibv_context *, 2); /* as the library's: by malloc() */
+            held[0] = list[i];
+            list[i] = list[n - 1];
+            list[n - 1] = NULL;
+        }
+    }
     if (list) {
         rnic_verbs->cm_free_devices(list);
     }
+    return held;
 }
 
 static void open_listener(void *arg)
@@ -158,7 +174,7 @@ static void open_listener(void *arg)
     int flags;
 
     rnic_control_assert();
-    sync_devices();
+    j->held = sync_devices(*j->device ? j->device : NULL);
     errno = 0;
     j->events = rnic_verbs->cm_create_event_channel();
     if (!j->events) {
@@ -179,19 +195,22 @@ static void open_listener(void *arg)
     }
 }
 
-/* The device has gone, and nothing of ours is on it. */
+/* Nothing of ours is on the device; n: it has gone. */
 static void let_go(void *arg)
 {
     struct rnic_job *j = arg;
-    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    int null = j->n ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
 
     rnic_control_assert();
     if (null >= 0) {
-        dup3(null, j->ctx->cmd_fd, O_CLOEXEC);
-        dup3(null, j->ctx->async_fd, O_CLOEXEC);
+        dup3(null, j->held[0]->cmd_fd, O_CLOEXEC);
+        dup3(null, j->held[0]->async_fd, O_CLOEXEC);
         close(null);
     }
-    sync_devices();
+    rnic_verbs->cm_free_devices(j->held);
+    if (j->n) {
+        sync_devices(NULL);
+    }
 }
 
 static void take_event(void *arg)
@@ -363,7 +382,13 @@ static bool begin(struct rnic_cm *cm)
     int err;
 
     rnic_cm_sockaddr(&cm->address, 0, &j->src);
+    if (!cm->nic->held) {
+        g_strlcpy(j->device, cm->nic->cfg->device, sizeof(j->device));
+    }
     err = rnic_cm_run(cm, RNIC_MAKE, 0, open_listener, j, &mine);
+    if (mine && j->held) {
+        cm->nic->held = j->held;
+    }
     if (!err) {
         cm->events = j->events;
         cm->listener = j->id;
@@ -382,20 +407,6 @@ static bool begin(struct rnic_cm *cm)
     return !err;
 }
 
-/* Two groups may name one device. */
-static bool shares_device(const struct rnic_cm *cm)
-{
-    const struct rnic_cm *other;
-
-    TAILQ_FOREACH(other, &rnic_cms, link)
-    {
-        if (other != cm && other->ctx == cm->ctx) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void end_listener(struct rnic_cm *cm)
 {
     struct rnic_job *j = g_new0(struct rnic_job, 1);
@@ -403,11 +414,7 @@ static void end_listener(struct rnic_cm *cm)
 
     j->id = cm->listener;
     j->events = cm->events;
-    j->ctx = cm->ctx;
     rnic_cm_run(cm, RNIC_BREAK, 0, close_listener, j, &mine);
-    if (mine && cm->gone && !shares_device(cm)) {
-        rnic_cm_run(cm, RNIC_BREAK, 0, let_go, j, &mine);
-    }
     if (mine) {
         g_free(j);
     }
@@ -503,16 +510,35 @@ static void nic_seen(struct rnic_nic *nic)
     }
 }
 
+/* Two groups may name one device. */
+static bool is_used(struct ibv_context *ctx)
+{
+    for (struct rnic_nic *nic = rnic_nic_next(NULL); nic; nic = rnic_nic_next(nic)) {
+        if (nic->cm && nic->held && nic->held[0] == ctx) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void nic_give_up(struct rnic_nic *nic, bool gone)
 {
     struct rnic_cm *cm = nic->cm;
+    struct rnic_job *j;
 
     if (cm) {
         cm->over = true;
-        cm->gone = gone;
         cm->giver = coro_self();
         rnic_cm_kick(cm);
         coro_yield();
+    }
+    if (nic->held) {
+        j = g_new0(struct rnic_job, 1);
+        j->held = g_steal_pointer(&nic->held);
+        j->n = gone && !is_used(j->held[0]);
+        if (rnic_control_run(nic->control, RNIC_BREAK, 0, let_go, j) != -EINPROGRESS) {
+            g_free(j);
+        }
     }
 }
 

@@ -574,6 +574,7 @@ static void nic_free(struct rnic_nic *nic)
 {
     g_ptr_array_remove(nics, nic);
     unwatch(nic); /* it is still open, if it was given up */
+    g_free(nic->held);
     if (nic->control) {
         rnic_control_free(nic->control);
     }

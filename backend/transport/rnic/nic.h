@@ -66,6 +66,9 @@ struct rnic_nic {
     /* cm.c's */
     struct rnic_cm *cm; /* NULL: it is not used */
     bool cm_failed;     /* it could not be, and that was said */
+    /* A list of the connection manager's context of the device, which keeps it; NULL: it
+     * was not used since it was opened. */
+    struct ibv_context **held;
 };
 
 /* Who uses NICs. */

@@ -51,8 +51,10 @@ struct rnic_job {
     struct rdma_event_channel *events;
     struct rdma_cm_id *id;
     struct rdma_cm_event *event;
-    pthread_mutex_t *qps; /* of the rnic_cm */
-    void *context;        /* of the id that is made */
+    pthread_mutex_t *qps;      /* of the rnic_cm */
+    struct ibv_context **held; /* a list of one context of the connection manager */
+    char device[CONFIG_MAX_DEVICE + 1];
+    void *context; /* of the id that is made */
     struct sockaddr_storage src, dst;
     uint8_t private_data[RNIC_PRIVATE_LEN];
     struct rnic_block *block;
@@ -94,7 +96,6 @@ struct rnic_cm {
     GQueue strangers;       /* of struct rdma_cm_id: they are to be refused */
     bool open;              /* channels may be made */
     bool over;              /* none any more */
-    bool gone;              /* the device has */
     bool lost;              /* so have the control threads: nothing can be taken apart */
     struct coro *coro;      /* its own, that waits */
     struct coro *giver;     /* who waits until it is gone */

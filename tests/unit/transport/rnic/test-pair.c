@@ -228,6 +228,36 @@ static void test_loss(gconstpointer which)
     }
 }
 
+/* Nothing keeps a device that is removed while its NIC is down, and not used for that. */
+static void test_removed(void)
+{
+    struct fixvm *a, *b;
+    struct rnic_pair *p;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    a = fix_vm("net", 1);
+    b = fix_vm("net", 2);
+    p = fix_want(a, b);
+    for (unsigned i = 0; i < 3; i++) {
+        fix_expect(p, RNIC_PAIR_UP);
+        softnic_do("down p0");
+        UNTIL(!fix_ends() && TAILQ_EMPTY(&rnic_cms));
+        softnic_do("remove p0");
+        UNTIL(softnic_count("contexts", "p0") <= 0);
+        softnic_do("add p0 10.3.0.1");
+        UNTIL(fix_nics_open() == 1);
+        UNTIL(fix_want(a, b) == p && rnic_pair_state(p) != RNIC_PAIR_NONE);
+    }
+    fix_expect(p, RNIC_PAIR_UP);
+    fix_vm_free(a);
+    fix_vm_free(b);
+    fix_stop();
+    softnic_do("remove p0");
+}
+
 /* The daemon is replaced: all channels go before the NICs are closed, and come back. */
 static bool suspended;
 
@@ -690,6 +720,7 @@ int main(int argc, char **argv)
 
         g_test_add_data_func(path, GUINT_TO_POINTER(i), test_loss);
     }
+    g_test_add_func("/rnic-pair/removed", test_removed);
     g_test_add_func("/rnic-pair/suspend", test_suspend);
     g_test_add_func("/rnic-pair/suspend-slowly", test_suspend_slowly);
     g_test_add_func("/rnic-pair/faults", test_faults);
