@@ -34,6 +34,7 @@
 #include <unistd.h>
 
 #include "base/fdwatch.h"
+#include "transport/iwarp/flow.h"
 #include "transport/iwarp/iwarp.h"
 #include "transport/iwarp/linger.h"
 #include "transport/transports.h"
@@ -484,6 +485,18 @@ static void setup_connect(struct conn *c, struct peer *peer)
         setup_set_joins(c, p);
     } else {
         handshake_connect(c, peer);
+    }
+}
+
+void setup_is_up(struct conn *c)
+{
+    struct rnic_vm *rv =
+        c->reliable && !flow_is_carrier(c->s) ? flows_channels(c->net) : NULL;
+    struct rnic_pair *p =
+        rv ? rnic_pair_want(rv, c->peer, c->location.claim.owner, c->network) : NULL;
+
+    if (p && rnic_pair_state(p) == RNIC_PAIR_UP) {
+        conn_defer(c, DEFERRED_CHANNEL);
     }
 }
 

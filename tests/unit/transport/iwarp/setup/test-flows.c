@@ -750,6 +750,21 @@ static void test_lost(void)
     end();
 }
 
+/* One that comes up while a stream by TCP is made: whoever has none yet is not told. */
+static void test_meanwhile(void)
+{
+    struct conn *i, *r;
+
+    begin(RNIC_PAIR_NONE);
+    make_pair(&i, &r);
+    REACH(i->setup);
+    state = RNIC_PAIR_UP;
+    ops->changed(&active);
+    go_up(i, r);
+    g_assert_true(is_by_flow(i) && is_by_flow(r));
+    end();
+}
+
 /* One that is being made is waited for; and so are others that the peer has to answer. */
 static void test_waits(void)
 {
@@ -814,6 +829,7 @@ int main(int argc, char **argv)
     g_test_add_func("/flows/openeds", test_openeds);
     g_test_add_func("/flows/astray", test_astray);
     g_test_add_func("/flows/lost", test_lost);
+    g_test_add_func("/flows/meanwhile", test_meanwhile);
     g_test_add_func("/flows/waits", test_waits);
     return g_test_run();
 }
