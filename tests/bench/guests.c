@@ -4,12 +4,18 @@
  * have the sockets DIR/vm0.sock and DIR/vm1.sock, and the addresses 10.0.0.1 and 10.0.0.2
  * of network "lan".  For comparing paths (tests/l1/demo_rnic.py).
  *
- *   bench-guests [-t SECONDS] DIR     the figures of sends.h, SECONDS each, by default
- * 0.5; then "path NAME", as `pvrdmactl qp list` has it bench-guests -n DIR numbered
- * messages until standard input ends, each of which has to arrive whole, in order and
- * once: "running", and at the end "sent N, arrived N"
+ *   bench-guests [-t SECONDS] [-p DIR] DIR PATH
  *
- * The control socket is DIR/control.  Whatever fails ends it as it would a test.
+ * The figures of sends.h, SECONDS each, by default 0.5, when messages go by PATH, as
+ * `pvrdmactl qp list` has it.
+ *
+ *   bench-guests [-p DIR] DIR
+ *
+ * Numbered messages until standard input ends, each of which has to arrive whole, in
+ * order and once: "running", and at the end "sent N, arrived N".
+ *
+ * With -p vm1 is at another daemon, that of the other DIR.  Control sockets are
+ * DIR/control.  Whatever fails ends it as it would a test.
  */
 #include <poll.h>
 #include <stdio.h>
@@ -91,10 +97,11 @@ static bool goes_by(struct vg_daemon *d, struct vgt_pair *p, const char *path)
                   path) == 0;
 }
 
-static void measure(struct vg_daemon *d, double seconds, const char *path)
+/* @d: of vm0, of vm1. */
+static void measure(struct vg_daemon *const d[2], double seconds, const char *path)
 {
     struct vgt_opts o = {
-        .daemon = {d, d},
+        .daemon = {d[0], d[1]},
         .guest = {{.db = VG_DB_EXT}, {.db = VG_DB_EXT}},
         .qp = {.send_wr = SENDS_DEPTH,
                .recv_wr = SENDS_DEPTH,
@@ -107,9 +114,9 @@ static void measure(struct vg_daemon *d, double seconds, const char *path)
     struct vgt_pair p;
 
     vgt_pair_open(&p, 0, 1, &o);
-    vgt_await(goes_by(d, &p, path)); /* its first messages may go another way */
+    vgt_await(goes_by(d[0], &p, path)); /* its first messages may go another way */
     sends_measure(&ops, &p.s[0], &p.s[1], seconds);
-    if (!goes_by(d, &p, path)) {
+    if (!goes_by(d[0], &p, path)) {
         g_error("the figures are not those of path %s alone", path);
     }
     vgt_pair_close(&p);
@@ -125,9 +132,9 @@ static bool input_ended(void)
     return poll(&p, 1, 0) == 1 && read(STDIN_FILENO, &c, 1) <= 0;
 }
 
-static void send_numbered(struct vg_daemon *d)
+static void send_numbered(struct vg_daemon *const d[2])
 {
-    struct vgt_opts o = {.daemon = {d, d},
+    struct vgt_opts o = {.daemon = {d[0], d[1]},
                          .guest = {{.db = VG_DB_EXT}, {.db = VG_DB_EXT}}};
     struct numbered n;
     uint64_t posted = 0;
@@ -148,29 +155,46 @@ static void send_numbered(struct vg_daemon *d)
     numbered_close(&n);
 }
 
+static void daemon_in(struct vg_daemon *d, char *dir)
+{
+    *d = (struct vg_daemon){.n_vms = 2, .log = (char *)"/dev/null", .dir = dir};
+    d->control = g_build_filename(dir, "control", NULL);
+}
+
+static int usage(void)
+{
+    fprintf(stderr, "usage: bench-guests [-t SECONDS] [-p DIR] DIR [PATH]\n");
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
-    struct vg_daemon d = {.n_vms = 2, .log = (char *)"/dev/null"};
+    struct vg_daemon own, other, *d[2] = {&own, &own};
     double seconds = 0.5;
+    char *peer = NULL;
     int opt;
 
-    while ((opt = getopt(argc, argv, "t:")) != -1) {
-        if (opt != 't' || (seconds = atof(optarg)) <= 0) {
-            argc = 0;
-            break;
+    while ((opt = getopt(argc, argv, "t:p:")) != -1) {
+        if (opt == 't' && (seconds = atof(optarg)) > 0) {
+            continue;
         }
+        if (opt != 'p') {
+            return usage();
+        }
+        peer = optarg;
     }
     if (argc - optind != 1 && argc - optind != 2) {
-        fprintf(stderr, "usage: bench-guests [-t SECONDS] DIR [PATH]\n");
-        return 2;
+        return usage();
     }
-    d.dir = argv[optind];
-    d.control = g_build_filename(d.dir, "control", NULL);
+    daemon_in(&own, argv[optind]);
+    if (peer) {
+        daemon_in(&other, peer);
+        d[1] = &other;
+    }
     if (argc - optind == 2) {
-        measure(&d, seconds, argv[optind + 1]);
+        measure(d, seconds, argv[optind + 1]);
     } else {
-        send_numbered(&d);
+        send_numbered(d);
     }
-    g_free(d.control);
     return 0;
 }

@@ -4,8 +4,8 @@
  * twice, never, or of some that nobody asked for.
  *
  * An input is a byte of bits (blocks of two buffers, none may grow, not connected yet,
- * looks that take little),
- * and steps: a byte that says what, and its arguments.
+ * looks that take little, SENDs that come several at a time and while the channel
+ * breaks), and steps: a byte that says what, and its arguments.
  *
  *   send      the peer's: header and frames, right but for what the input wants
  *   raw       ... bytes
@@ -44,7 +44,7 @@
 #define CQES      1024u
 #define MS        1000000ull
 
-enum { SMALL = 1, FIXED = 2, LATE = 4, LITTLE = 8 };
+enum { SMALL = 1, FIXED = 2, LATE = 4, LITTLE = 8, MANY = 16 };
 enum {
     SEND,
     RAW,
@@ -121,7 +121,7 @@ static struct {
     uint64_t now, seen;             /* the last completion that was made */
     size_t most;                    /* for a look to take */
     unsigned blocks;
-    bool grows[2], lose, broken, all, liar;
+    bool grows[2], lose, broken, all, liar, many;
     unsigned grow_n[2];
     uint32_t grow_size[2];
 } z;
@@ -153,6 +153,7 @@ static struct fuzz_reached reached[] = {
     {"the peer is refused", false},
     {"the peer closes one", false},
     {"an index is used again", false},
+    {"a SEND comes while it breaks", false},
 };
 enum {
     TAKEN,
@@ -177,7 +178,8 @@ enum {
     PEER_OPENS,
     PEER_REFUSED,
     PEER_CLOSES,
-    AGAIN
+    AGAIN,
+    BREAKS
 };
 
 static uint32_t take(unsigned bytes)
@@ -677,9 +679,10 @@ static bool judge(const uint8_t *p, uint32_t len)
 static void arrives(const uint8_t *bytes, uint32_t len, enum ibv_wc_opcode opcode)
 {
     if (z.rx_first == z.rx_next || len > z.receive[z.rx_first % RNIC_POSTED].size ||
-        z.ch->phase > RNIC_UP) {
+        z.ch->phase > (z.many ? RNIC_BREAKING : RNIC_UP)) {
         return;
     }
+    reached[BREAKS].is |= z.ch->phase == RNIC_BREAKING;
     memcpy(z.receive[z.rx_first % RNIC_POSTED].data, bytes, len);
     if (z.lose && z.told) { /* what is behind it shows that */
         z.lose = false;
@@ -892,7 +895,9 @@ static void step(void)
 
     switch (what % STEPS) {
     case SEND:
-        peer_sends();
+        do {
+            peer_sends();
+        } while (z.many && in.left && take(1) & 1);
         break;
     case RAW:
         peer_sends_raw();
@@ -965,6 +970,7 @@ static void begin(unsigned bits)
     memset(&z, 0, sizeof(z));
     z.now = 1000 * MS;
     z.most = bits & LITTLE ? 1 : 65536;
+    z.many = bits & MANY;
     CHECK(rnic_cq_init(&z.cq, (struct ibv_cq *)(void *)&z, NULL));
     config.tx = rnic_block_new(NULL, RNIC_TX, n, RNIC_SIZE_MIN);
     config.rx = rnic_block_new(NULL, RNIC_RX, n, RNIC_SIZE_MIN);

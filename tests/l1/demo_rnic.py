@@ -5,7 +5,7 @@
 The host is a guest (level1.py) whose NIC is soft-RoCE.  In it run a daemon for each path
 between two VMs, and virtual guests, which post and poll as VMs do without being any.  In
 turns they and native verbs (tests/bench/verbs.c) measure the same SENDs, which makes a
-table.  Then numbered messages go from VM to VM while the NIC's link goes down and comes
+table.  Then numbered messages go from VM to VM while the NIC's cable is pulled and put
 back: a line a second, and at the end the count.  Fails if a message is lost, comes twice
 or out of order.
 
@@ -29,7 +29,7 @@ from lib.pvrdma_vm import BUILD, Daemon, Session, VmError, kill_process, kvm, sa
 
 # The paths between two VMs, by their names in `pvrdmactl qp list`, with their daemon's key
 # `path`.  The traffic takes the last one, and tcp while the link is down.
-PATHS = {'copy': 'auto', 'tcp': 'tcp'}
+PATHS = {'copy': 'auto', 'tcp': 'tcp', 'rnic': 'rnic'}
 NATIVE = 'native verbs'
 VMS = {'vm%d' % i: {'network': 'lan', 'addresses': '10.0.0.%d' % (i + 1)} for i in range(2)}
 PROGRAMS = ['tests/bench/bench-verbs', 'tests/bench/bench-guests']
@@ -46,6 +46,11 @@ PATIENCE = 60
 EMULATED = "The host is emulated (TCG), and its NIC is the kernel's: read the ratios."
 
 
+def groups_of(vms):
+    """Of VMs, in a daemon's key file."""
+    return {'vm ' + name: group for name, group in vms.items()}
+
+
 class Level1:
     """The host is a guest."""
 
@@ -59,8 +64,7 @@ class Level1:
 
     def daemon(self, name, settings, groups):
         """A daemon, and the folder of its sockets."""
-        groups = dict(groups, **{'vm ' + vm: group for vm, group in VMS.items()})
-        daemon = level1.HostDaemon(self.host, groups, settings, name)
+        daemon = level1.HostDaemon(self.host, {**groups, **groups_of(VMS)}, settings, name)
         return daemon, daemon.sockets
 
     def run(self, command):
@@ -72,8 +76,8 @@ class Level1:
         return self.host.spawn(command, 600, stdin=True)
 
     def link(self, state):
-        say('the link goes %s' % state)
-        self.host.link(state)
+        say('the cable is %s' % {'down': 'pulled', 'up': 'put back'}[state])
+        self.host.cable(state)
 
     def finish(self):
         self.host.powerdown()
@@ -222,15 +226,15 @@ def table(figures):
 
 
 class Traffic:
-    """Numbered messages between two VMs."""
+    """Numbered messages from vm0 to vm1.  @begin: starts a command as a job; @daemon: that
+    of vm0; @folders: of that one's sockets, and of those of vm1's if it is another."""
 
-    def __init__(self, place, ends):
-        self.place, self.daemon = place, ends.daemon
-        self.job = place.begin(guests(ends.folder))
+    def __init__(self, begin, daemon, *folders):
+        self.daemon = daemon
+        self.job = begin(guests(*['-p ' + peer for peer in folders[1:]], folders[0]))
         self.job.wait_output('running', 60)
-        self.before = None  # (time, messages) of the last line
+        self.before = None  # what the last line was made of
         self.state = 'up'
-        self.first = self.look()[2]
 
     def look(self):
         """The paths that they take now, how many messages are done, how many were begun
@@ -244,13 +248,14 @@ class Traffic:
 
     def line(self):
         """Print one; the paths that it shows."""
-        paths, done, repeats = self.look()
-        now = time.monotonic()
-        rate = '-' if self.before is None else '%.0f' % (
-            (done - self.before[1]) / (now - self.before[0]))
-        self.before = now, done
-        say('link %-4s  path %-10s %8s messages/s %9d sent %5d repeated' % (
-            self.state, ', '.join(sorted(paths)) or '-', rate, done, repeats - self.first))
+        paths, *counts = self.look()
+        now = [time.monotonic(), *counts]
+        rates = ['-', '-'] if self.before is None else [
+            '%.0f' % ((count - before) / (now[0] - self.before[0]))
+            for count, before in zip(now[1:], self.before[1:])]
+        self.before = now
+        say('link %-4s  path %-10s %8s messages/s  %5s repeated/s  %9d sent' % (
+            self.state, ', '.join(sorted(paths)) or '-', *rates, counts[0]))
         return paths
 
     def watch(self, path, lines=LINES):
@@ -267,10 +272,6 @@ class Traffic:
             if number > PATIENCE:
                 raise VmError('after %d s it does not go by %s' % (number, path))
 
-    def link(self, state):
-        self.place.link(state)
-        self.state = state
-
     def end(self):
         """How many were sent, each of which has arrived."""
         self.job.stdin(b'')
@@ -285,13 +286,12 @@ def down_and_up(place, ends, lines=LINES):
     """Traffic meanwhile: how many messages have arrived."""
     path = list(ends)[-1]
     say('numbered messages from vm0 to vm1, path=%s' % PATHS[path])
-    traffic = Traffic(place, ends[path])
+    traffic = Traffic(place.begin, ends[path].daemon, ends[path].folder)
     traffic.watch(path, lines)
-    if place.link:
-        traffic.link('down')
-        traffic.watch('tcp', lines)
-        traffic.link('up')
-        traffic.watch(path, lines)
+    for state, now in (('down', 'tcp'), ('up', path)) if place.link else ():
+        place.link(state)
+        traffic.state = state
+        traffic.watch(now, lines)
     return traffic.end()
 
 

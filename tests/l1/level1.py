@@ -119,7 +119,14 @@ class Host(Guest):
         self.run('rdma link delete %s0' % kind)
 
     def link(self, state):
+        """By the administrator.  To soft-RoCE of Linux 6.1 a message of the connection
+        manager that is sent while it is down is the last: afterwards connections can be
+        made only when the device was deleted and added."""
         self.run('ip link set %s %s' % (NETDEV, state))
+
+    def cable(self, state):
+        """By somebody at the rack: soft-RoCE is told, and soft-iWARP is not."""
+        self.qmp('set_link', name='n1', up=state == 'up')
 
     def problems(self):
         """Lines of the kernel's log that no test may cause."""

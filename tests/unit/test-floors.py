@@ -138,6 +138,24 @@ def bad_moves(objects):
                 yield '%s calls %s()' % (member, symbol)
 
 
+# Those who use channels know them, not the other way.
+def bad_channels(backend):
+    for name, path in sources(backend):
+        if name.startswith('transport/rnic/'):
+            for used in included(path, backend):
+                if used.startswith('transport/iwarp/'):
+                    yield '%s includes %s' % (name, used)
+
+
+def bad_channel_symbols(objects):
+    home = {symbol: member for member, (defined, _) in objects.items() for symbol in defined}
+    for member, (_, needed) in sorted(objects.items()):
+        if os.path.basename(member).startswith('transport_rnic_'):
+            for symbol in sorted(needed):
+                if os.path.basename(home.get(symbol, '')).startswith('transport_iwarp_'):
+                    yield '%s uses %s' % (member, symbol)
+
+
 # What waits for a VM's token or for a lock that a worker holds through a page fault: transport/
 # is called by the main loop outside of coroutines (iwarp/deferred.c).
 WAITS = {'vm_token_take', 'vm_qp_lock', 'vm_cq_lock', 'grace_wait'}
@@ -170,7 +188,11 @@ def self_test(floors):
     down = {'guest_mem.c.o': ({'guest_fault'}, set()), 'vm_attach.c.o': (set(), {'guest_fault'})}
     waits = {'transport_iwarp_setup_bind.c.o': (set(), {'vm_token_take', 'vm_token_try'}),
              'verbs_qp.c.o': (set(), {'vm_token_take'})}
-    return (list(bad_waits(floors, waits)) ==
+    channels = {'transport_rnic_end.c.o': (set(), {'flow_lose'}),
+                'transport_iwarp_flow.c.o': ({'flow_lose'}, {'rnic_pair_want'}),
+                'transport_rnic_pair.c.o': ({'rnic_pair_want'}, set())}
+    return (list(bad_channel_symbols(channels)) == ['transport_rnic_end.c.o uses flow_lose'] and
+            list(bad_waits(floors, waits)) ==
             ['transport_iwarp_setup_bind.c.o calls vm_token_take()'] and
             list(bad_moves(passing)) == [LINKS + 'link.c.o calls recv()'] and
             len(list(bad_symbols(floors, up))) == 1 and
@@ -191,6 +213,8 @@ def main():
         ('symbols', lambda: bad_symbols(floors, objects)),
         ('bytes of links pass stream.c', lambda: bad_moves(objects) if any(
             LINKS + 'stream' in member for member in objects) else ['there is no stream.c']),
+        ('transport/rnic/ uses nothing of transport/iwarp/', lambda: [
+            *bad_channels(backend), *bad_channel_symbols(objects)]),
         ('transport/ waits for no token', lambda: bad_waits(floors, objects)),
         ('nobody waits for names', lambda: asks_for_names(objects)),
         ('all objects were read', lambda: [] if len(objects) > 20 else

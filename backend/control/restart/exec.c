@@ -107,7 +107,7 @@ gint64 restart_late_us = 4 * G_USEC_PER_SEC;
 
 /*
  * All VMs run meanwhile, so it may be long, for 160 GiB of small pages.  Who leaves takes
- * 98 s at most with this and all else: the unit's TimeoutStopSec= is longer.
+ * 122 s at most with this and all else: the unit's TimeoutStopSec= is longer.
  */
 gint64 restart_memory_us = 40 * G_USEC_PER_SEC;
 

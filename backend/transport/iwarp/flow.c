@@ -179,6 +179,7 @@ static struct flow *flow_new(struct tcp_vm *net, struct rnic_pair *p,
     if (f) {
         f->net = net;
         f->pair = p;
+        rnic_pair_hold(p);
         f->channel = ch;
         TAILQ_INSERT_TAIL(&net->flows, f, link);
     }
@@ -197,6 +198,7 @@ static void flow_free(struct flow *f)
     g_free(f->rx.room);
     g_free(f->saved);
     free(f->said);
+    rnic_pair_let_go(f->pair);
     g_free(f);
 }
 

@@ -508,6 +508,8 @@ static void end(struct peer *peer, const char *why)
     }
     if (peer->link) {
         link_close(peer->link, PEER_CLOSE_STOPPING, why);
+    } else if (peers_self.channel_ops) { /* they may be up without one */
+        peers_self.channel_ops->link_down(peer);
     }
 }
 

@@ -48,7 +48,8 @@ struct peer_claim_ops {
     void (*link_down)(struct peer *peer);
 };
 
-/* Channels'.  All are there. */
+/* Channels'.  All are there.  link_down() is called for a peer whose group goes while it
+ * has no link, too. */
 struct peer_channel_ops {
     void (*nic)(struct peer *from, const struct peer_nic *nic);
     void (*channel)(struct peer *from, const struct peer_channel *channel);

@@ -15,10 +15,14 @@
  * librdmacm has a context of its own of each device, which it keeps open when nothing
  * uses it any more.  Drivers that cannot be parted from a device that is in use (rxe,
  * siw) wait for that to be closed when the device is removed, so its descriptors are
- * closed here, under the library: /dev/null takes their place.
+ * closed here, under the library: /dev/null takes their place.  The NIC holds that
+ * context from its first listener on until its device is closed, since there may be no
+ * listener when that is found to be gone: the NIC is down, or the manager has told of it
+ * first.
  *
  * A request of whoever connects is believed if it shows a token that the link has agreed
- * on (end.c).  Others are refused one after the other, so that there is one at a time.
+ * on (end.c).  Others wait until all that has come is taken, so that they do not delay
+ * what is ours, and are refused one after the other.
  *
  * Threads: the main thread, and the jobs.
  */
@@ -33,6 +37,10 @@
 #include "transport/rnic/pair_internal.h"
 
 #define BACKLOG 128
+/* Ends that are taken apart at once: each has a coroutine, with a stack. */
+#define AT_ONCE 1024
+/* Events that could not be taken for want of memory are tried again. */
+#define AGAIN_MS 10u
 
 struct rnic_cms rnic_cms = TAILQ_HEAD_INITIALIZER(rnic_cms);
 
@@ -63,14 +71,32 @@ void rnic_cm_begin(void (*fn)(void *opaque), void *opaque)
 
 /* ---- jobs ---- */
 
+/* A call stands in the kernel, or so many are to be made that it comes to the same. */
+static bool is_late(const struct rnic_cm *cm)
+{
+    const struct rnic_wait *first = TAILQ_FIRST(&cm->waits);
+
+    return first && g_get_monotonic_time() - first->since > (gint64)rnic_late_ms * 1000;
+}
+
 int rnic_cm_run(struct rnic_cm *cm, enum rnic_lane lane, uint64_t vm,
                 void (*fn)(void *arg), struct rnic_job *j, bool *mine)
 {
-    int err = cm->lost ? -ENODEV : rnic_control_run(cm->control, lane, vm, fn, j);
+    struct rnic_wait wait = {.since = g_get_monotonic_time()};
+    bool was_late;
+    int err;
 
+    TAILQ_INSERT_TAIL(&cm->waits, &wait, link);
+    err = cm->lost ? -ENODEV : rnic_control_run(cm->control, lane, vm, fn, j);
     while (err == -EBUSY && lane == RNIC_BREAK && !cm->lost) {
         coro_sleep(1); /* what is to be taken apart has to be */
         err = rnic_control_run(cm->control, lane, vm, fn, j);
+    }
+    cm->n_taken_apart += lane == RNIC_BREAK;
+    was_late = is_late(cm);
+    TAILQ_REMOVE(&cm->waits, &wait, link);
+    if (was_late && !is_late(cm)) {
+        rnic_pairs_nics_changed(); /* it serves again */
     }
     *mine = err != -EINPROGRESS;
     if (err == -ENODEV || err == -EINPROGRESS) {
@@ -118,15 +144,28 @@ static void close_listener(void *arg)
     }
 }
 
-/* The library looks what devices there are, and forgets those that have gone. */
-static void sync_devices(void)
+/*
+ * The library looks what devices there are, and forgets those that have gone.  @name: it
+ * is to keep the context of this one until what is returned is freed by
+ * cm_free_devices().  NULL: there is none, or @name is.
+ */
+static struct ibv_context **sync_devices(const char *name)
 {
     int n;
-    struct ibv_context **list = rnic_verbs->cm_get_devices(&n);
+    struct ibv_context **list = rnic_verbs->cm_get_devices(&n), **held = NULL;
 
+    for (int i = 0; name && list && i < n && !held; i++) {
+        if (strcmp(rnic_verbs->get_device_name(list[i]->device), name) == 0) {
+            held = g_new0(struct ibv_context *, 2); /* as the library's: by malloc() */
+            held[0] = list[i];
+            list[i] = list[n - 1];
+            list[n - 1] = NULL;
+        }
+    }
     if (list) {
         rnic_verbs->cm_free_devices(list);
     }
+    return held;
 }
 
 static void open_listener(void *arg)
@@ -135,7 +174,7 @@ static void open_listener(void *arg)
     int flags;
 
     rnic_control_assert();
-    sync_devices();
+    j->held = sync_devices(*j->device ? j->device : NULL);
     errno = 0;
     j->events = rnic_verbs->cm_create_event_channel();
     if (!j->events) {
@@ -156,19 +195,22 @@ static void open_listener(void *arg)
     }
 }
 
-/* The device has gone, and nothing of ours is on it. */
+/* Nothing of ours is on the device; n: it has gone. */
 static void let_go(void *arg)
 {
     struct rnic_job *j = arg;
-    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    int null = j->n ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
 
     rnic_control_assert();
     if (null >= 0) {
-        dup3(null, j->ctx->cmd_fd, O_CLOEXEC);
-        dup3(null, j->ctx->async_fd, O_CLOEXEC);
+        dup3(null, j->held[0]->cmd_fd, O_CLOEXEC);
+        dup3(null, j->held[0]->async_fd, O_CLOEXEC);
         close(null);
     }
-    sync_devices();
+    rnic_verbs->cm_free_devices(j->held);
+    if (j->n) {
+        sync_devices(NULL);
+    }
 }
 
 static void take_event(void *arg)
@@ -205,25 +247,25 @@ static bool is_stranger(struct rnic_cm *cm, const struct rdma_cm_event *event)
            !rnic_end_expected(cm, token, event->id);
 }
 
-/* @stranger: whom it is from, if it is to be refused. */
-static void got_event(struct rnic_cm *cm, struct rdma_cm_event *event,
-                      struct rdma_cm_id **stranger)
+static void got_event(struct rnic_cm *cm, struct rdma_cm_event *event)
 {
     if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
-        *stranger = is_stranger(cm, event) ? event->id : NULL;
+        if (is_stranger(cm, event)) {
+            g_queue_push_tail(&cm->strangers, event->id);
+        }
     } else if (event->id->context) {
         rnic_end_event(event->id->context, event->event);
-    } else if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL) { /* the listener's */
+    } else if (event->id == cm->listener &&
+               event->event == RDMA_CM_EVENT_DEVICE_REMOVAL) {
         cm->over = true;
         rnic_cm_kick(cm);
     }
 }
 
-/* The next event.  False: there is none. */
-static bool pump_one(struct rnic_cm *cm)
+/* The next event; 0, or an errno. */
+static int pump_one(struct rnic_cm *cm)
 {
     struct rnic_job *j = g_new0(struct rnic_job, 1);
-    struct rdma_cm_id *stranger = NULL;
     bool mine;
     int err;
 
@@ -231,21 +273,26 @@ static bool pump_one(struct rnic_cm *cm)
     j->qps = cm->qps;
     err = rnic_cm_run(cm, RNIC_MAKE, 0, take_event, j, &mine);
     if (!err) {
-        got_event(cm, j->event, &stranger);
+        got_event(cm, j->event);
         rnic_verbs->cm_ack_event(j->event);
-    } else if (err != EAGAIN && err != EINTR && !cm->over) {
-        log_about(LOG_LVL_WARN, &cm->nic->log, "no events of the connection manager: %s",
-                  g_strerror(err));
-        cm->over = true;
-    }
-    if (stranger) {
-        j->id = stranger;
-        rnic_cm_run(cm, RNIC_BREAK, 0, reject, j, &mine);
     }
     if (mine) {
         g_free(j);
     }
-    return !err;
+    return err;
+}
+
+/* The one that has waited longest. */
+static void reject_one(struct rnic_cm *cm)
+{
+    struct rnic_job *j = g_new0(struct rnic_job, 1);
+    bool mine;
+
+    j->id = g_queue_pop_head(&cm->strangers);
+    rnic_cm_run(cm, RNIC_BREAK, 0, reject, j, &mine);
+    if (mine) {
+        g_free(j);
+    }
 }
 
 static gboolean on_event(gint fd, GIOCondition cond, gpointer cm);
@@ -253,8 +300,22 @@ static gboolean on_event(gint fd, GIOCondition cond, gpointer cm);
 static void pump(void *opaque)
 {
     struct rnic_cm *cm = opaque;
+    int err;
 
-    while (pump_one(cm)) {
+    do {
+        err = pump_one(cm);
+        if (!g_queue_is_empty(&cm->strangers) &&
+            (err || g_queue_get_length(&cm->strangers) >= BACKLOG)) {
+            reject_one(cm);
+            err = 0; /* what has come meanwhile */
+        }
+    } while (!err);
+    if (err == ENOMEM || err == EBUSY) { /* it is there yet */
+        coro_sleep(AGAIN_MS);
+    } else if (err != EAGAIN && err != EINTR && !cm->over) {
+        log_about(LOG_LVL_WARN, &cm->nic->log, "no events of the connection manager: %s",
+                  g_strerror(err));
+        cm->over = true;
     }
     cm->pumping = false;
     if (cm->over) {
@@ -280,7 +341,7 @@ static gboolean on_event(gint fd, GIOCondition cond, gpointer opaque)
 
 bool rnic_cm_serves(const struct rnic_cm *cm, const char *network)
 {
-    return cm->open && !cm->over &&
+    return cm->open && !cm->over && !is_late(cm) &&
            (!cm->networks || g_strv_contains((const char *const *)cm->networks, network));
 }
 
@@ -321,7 +382,13 @@ static bool begin(struct rnic_cm *cm)
     int err;
 
     rnic_cm_sockaddr(&cm->address, 0, &j->src);
+    if (!cm->nic->held) {
+        g_strlcpy(j->device, cm->nic->cfg->device, sizeof(j->device));
+    }
     err = rnic_cm_run(cm, RNIC_MAKE, 0, open_listener, j, &mine);
+    if (mine && j->held) {
+        cm->nic->held = j->held;
+    }
     if (!err) {
         cm->events = j->events;
         cm->listener = j->id;
@@ -340,20 +407,6 @@ static bool begin(struct rnic_cm *cm)
     return !err;
 }
 
-/* Two groups may name one device. */
-static bool shares_device(const struct rnic_cm *cm)
-{
-    const struct rnic_cm *other;
-
-    TAILQ_FOREACH(other, &rnic_cms, link)
-    {
-        if (other != cm && other->ctx == cm->ctx) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void end_listener(struct rnic_cm *cm)
 {
     struct rnic_job *j = g_new0(struct rnic_job, 1);
@@ -361,11 +414,7 @@ static void end_listener(struct rnic_cm *cm)
 
     j->id = cm->listener;
     j->events = cm->events;
-    j->ctx = cm->ctx;
     rnic_cm_run(cm, RNIC_BREAK, 0, close_listener, j, &mine);
-    if (mine && cm->gone && !shares_device(cm)) {
-        rnic_cm_run(cm, RNIC_BREAK, 0, let_go, j, &mine);
-    }
     if (mine) {
         g_free(j);
     }
@@ -377,11 +426,15 @@ static void take_apart(struct rnic_cm *cm)
     struct rnic_share *sh, *next;
     struct rnic_end *e;
 
-    LIST_FOREACH(e, &cm->ends, of_cm)
-    {
-        rnic_end_go(e, "its NIC is not up any more", false);
-    }
     while (cm->n_ends || cm->pumping) {
+        unsigned n = 0;
+
+        LIST_FOREACH(e, &cm->ends, of_cm)
+        {
+            if (n++ < AT_ONCE) {
+                rnic_end_go(e, "its NIC is not up any more", false);
+            }
+        }
         nap(cm);
     }
     /* Nobody waits for events any more; a pump would run while the listener goes. */
@@ -450,26 +503,51 @@ static void nic_seen(struct rnic_nic *nic)
         cm->networks = g_strdupv(nic->cfg->networks);
         cm->address = nic->cfg->address;
         LIST_INIT(&cm->ends);
+        TAILQ_INIT(&cm->waits);
         nic->cm = cm;
         TAILQ_INSERT_TAIL(&rnic_cms, cm, link);
         rnic_cm_begin(live, cm);
     }
 }
 
+/* Two groups may name one device. */
+static bool is_used(struct ibv_context *ctx)
+{
+    for (struct rnic_nic *nic = rnic_nic_next(NULL); nic; nic = rnic_nic_next(nic)) {
+        if (nic->cm && nic->held && nic->held[0] == ctx) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void nic_give_up(struct rnic_nic *nic, bool gone)
 {
     struct rnic_cm *cm = nic->cm;
+    struct rnic_job *j;
 
     if (cm) {
         cm->over = true;
-        cm->gone = gone;
         cm->giver = coro_self();
         rnic_cm_kick(cm);
         coro_yield();
     }
+    if (nic->held) {
+        j = g_new0(struct rnic_job, 1);
+        j->held = g_steal_pointer(&nic->held);
+        j->n = gone && !is_used(j->held[0]);
+        if (rnic_control_run(nic->control, RNIC_BREAK, 0, let_go, j) != -EINPROGRESS) {
+            g_free(j);
+        }
+    }
 }
 
-static const struct rnic_nic_ops nic_ops = {nic_seen, nic_give_up};
+static unsigned nic_progress(const struct rnic_nic *nic)
+{
+    return nic->cm ? nic->cm->n_taken_apart : 0;
+}
+
+static const struct rnic_nic_ops nic_ops = {nic_seen, nic_give_up, nic_progress};
 
 void rnic_cm_start(void)
 {

@@ -16,9 +16,10 @@
  * What the channel asks for under the VM's token, on the worker, is put down under a
  * lock, and an eventfd tells the main loop.
  *
- * Nothing here waits without bound for a VM: one that is paused takes no turns, so its
- * channel is dropped at once; one that takes none for another reason, after END_WAIT_MS;
- * one that has gone has closed all flows, and nobody is told.
+ * No channel waits without bound for its VM to take turns: the channel of one that is
+ * paused is dropped at once; one that takes none for another reason, after END_WAIT_MS;
+ * one that has gone has closed all flows, and nobody is told.  Its token is waited for,
+ * however: a worker that stands in a page fault keeps the NIC from being closed.
  *
  * Threads: the main thread; the calls of struct rnic_channel_ops under the token.
  */
@@ -42,6 +43,8 @@
 #define RESOLVE_MS  2000
 /* A channel that breaks is broken within a second of a look. */
 #define END_WAIT_MS 1500u
+/* DISCONNECTED may be so much later than what it has flushed. */
+#define HONEST_MS 100u
 
 static struct {
     /* Protects what the channels ask for, of all ends, and this list. */
@@ -121,7 +124,6 @@ static bool end_open(struct rnic_channel *ch, uint32_t peer_index, const uint8_t
         rnic_flow_refuse(ch, peer_index, NULL, 0);
         return true;
     }
-    atomic_store_explicit(&e->pair->named, true, memory_order_relaxed);
     return ops->open(e->pair, peer_index, bytes, len);
 }
 
@@ -297,14 +299,15 @@ static void take_rights(void *arg)
     j->err = iwarp ? 0 : j->err; /* some cannot; nothing of ours is for the peer there */
 }
 
-/* The peer learns of it, too. */
+/* The peer learns of it, too.  An error: nothing shows that it is in state ERR. */
 static void break_qp(void *arg)
 {
     struct rnic_job *j = arg;
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
 
     rnic_control_assert();
-    rnic_verbs->modify_qp(j->id->qp, &attr, IBV_QP_STATE);
+    errno = 0;
+    fail(j, rnic_verbs->modify_qp(j->id->qp, &attr, IBV_QP_STATE));
     rnic_verbs->cm_disconnect(j->id);
 }
 
@@ -728,10 +731,26 @@ static void free_spare(struct rnic_end *e)
 
 static void put_to_err(struct rnic_end *e)
 {
-    simple(e, RNIC_BREAK, break_qp, 0);
+    if (simple(e, RNIC_BREAK, break_qp, 0)) {
+        return;
+    }
     rnic_vm_take(e->rv);
     rnic_channel_in_err(e->ch);
     rnic_vm_release(e->rv);
+}
+
+/*
+ * It has failed; or the peer has ended it, which on iWARP flushes receives before the
+ * connection manager has told of it.
+ */
+static void await_end(struct rnic_end *e)
+{
+    gint64 until = g_get_monotonic_time() + HONEST_MS * 1000;
+
+    if (e->cm->ctx->device->transport_type == IBV_TRANSPORT_IWARP) {
+        while (!e->why && nap(e, until)) {
+        }
+    }
 }
 
 static void grow(struct rnic_end *e, enum rnic_side side, unsigned n, uint32_t size)
@@ -773,6 +792,7 @@ static void serve(struct rnic_end *e)
     memset(e->grow_n, 0, sizeof(n));
     pthread_mutex_unlock(&asks.lock);
     if (to_err) {
+        await_end(e);
         fails(e, "it has failed");
         rnic_pair_end_goes(e);
         put_to_err(e);
@@ -873,6 +893,7 @@ static void take_apart(struct rnic_end *e)
         break_channel(e);
     }
     if (e->id) {
+        e->id->context = NULL; /* if it cannot be destroyed its events are nobody's */
         simple(e, RNIC_BREAK, free_id, e->has_qp);
     }
     if (e->ch) {

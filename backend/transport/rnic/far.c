@@ -84,17 +84,25 @@ bool rnic_far_send_channel(struct peer *peer, const struct peer_channel *c)
     return true;
 }
 
-bool rnic_far_send_answer(struct peer *peer, const struct peer_channel_answer *a)
+/* What has to get there, and does not: all begins anew. */
+static void sent(struct peer *peer, bool ok)
+{
+    if (!ok && peer_is_up(peer)) {
+        peer_reset(peer, "too much waits for it");
+    }
+}
+
+void rnic_far_send_answer(struct peer *peer, const struct peer_channel_answer *a)
 {
     struct letter *m;
 
     if (peer) {
-        return peer_send_channel_answer(peer, a);
+        sent(peer, peer_send_channel_answer(peer, a));
+        return;
     }
     m = add_letter();
     m->is_answer = true;
     m->answer = *a;
-    return true;
 }
 
 /* ---- NICs ---- */
@@ -136,12 +144,12 @@ static void send_nics(struct peer *peer)
 {
     static const struct peer_nic none = {.fabric = "-"};
 
-    for (unsigned i = 0; i < own.n; i++) {
-        peer_send_nic(peer, &own.nic[i]);
+    bool ok = own.n || peer_send_nic(peer, &none);
+
+    for (unsigned i = 0; i < own.n && ok; i++) {
+        ok = peer_send_nic(peer, &own.nic[i]);
     }
-    if (!own.n) {
-        peer_send_nic(peer, &none);
-    }
+    sent(peer, ok);
 }
 
 void rnic_far_own_changed(void)
@@ -221,6 +229,7 @@ static void link_up(struct peer *peer)
     struct far *f = far_of(peer);
 
     if (f->known && memcmp(f->instance, peer_instance(peer), sizeof(f->instance)) != 0) {
+        f->n = 0; /* those of the former one */
         rnic_pairs_peer_ended(peer, "the peer's daemon is another");
     }
     memcpy(f->instance, peer_instance(peer), sizeof(f->instance));

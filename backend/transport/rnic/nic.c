@@ -436,6 +436,16 @@ static gboolean on_late(gpointer opaque)
     return G_SOURCE_REMOVE;
 }
 
+static gboolean on_late_end(gpointer opaque)
+{
+    struct rnic_nic *nic = opaque;
+
+    nic->late_timer = 0;
+    log_about(LOG_LVL_WARN, &nic->log, "its channels are not taken apart after %.0f s",
+              rnic_late_ms / 1e3);
+    return G_SOURCE_REMOVE;
+}
+
 /* False: the control threads were given up. */
 static bool run(struct rnic_nic *nic, void (*fn)(void *arg), struct look *l)
 {
@@ -458,7 +468,9 @@ static bool shut(struct rnic_nic *nic, bool gone)
     struct look *l = g_new0(struct look, 1);
 
     if (ops) {
+        nic->late_timer = g_timeout_add(rnic_late_ms, on_late_end, nic);
         ops->give_up(nic, gone);
+        g_clear_handle_id(&nic->late_timer, g_source_remove);
     }
     l->dev = nic->dev;
     unwatch(nic); /* its descriptor is closed with it */
@@ -506,6 +518,28 @@ static bool look_again(struct rnic_nic *nic)
     return true;
 }
 
+static void look_for(void *arg)
+{
+    struct look *l = arg;
+
+    rnic_control_assert();
+    l->failed = l->dev.folder && folder_of(l->dev.ctx->device) != l->dev.folder;
+}
+
+/* Has the device of one that has failed gone, too?  False: given up. */
+static bool ask_gone(struct rnic_nic *nic, bool *gone)
+{
+    struct look *l = g_new0(struct look, 1);
+
+    l->dev = nic->dev;
+    if (!run(nic, look_for, l)) {
+        return false;
+    }
+    *gone = l->failed;
+    g_free(l);
+    return true;
+}
+
 /* Close it, if it should not be open, or not as it is.  False: given up. */
 static bool settle(struct rnic_nic *nic)
 {
@@ -515,11 +549,11 @@ static bool settle(struct rnic_nic *nic)
                       : nic->next  ? "its group has changed"
                       : nic->fatal ? "the device has failed"
                                    : NULL;
-    bool fatal = nic->fatal;
+    bool fatal = nic->fatal, gone = false;
 
     if (why && nic->dev.ctx) {
         set_state(nic, RNIC_NIC_CLOSING, why);
-        if (!shut(nic, fatal)) {
+        if ((fatal && !ask_gone(nic, &gone)) || !shut(nic, gone)) {
             return false;
         }
     }
@@ -540,6 +574,7 @@ static void nic_free(struct rnic_nic *nic)
 {
     g_ptr_array_remove(nics, nic);
     unwatch(nic); /* it is still open, if it was given up */
+    g_free(nic->held);
     if (nic->control) {
         rnic_control_free(nic->control);
     }
@@ -725,23 +760,58 @@ void rnic_nics_reload(struct daemon_config *cfg, void (*say)(void *opaque, char 
 
 /* ---- stop, restart ---- */
 
+/* How long all may take to close. */
+struct patience {
+    gint64 until, at_most; /* us */
+    unsigned seen;
+};
+
+static unsigned progress(void)
+{
+    unsigned n = 0;
+
+    for (struct rnic_nic *nic = rnic_nic_next(NULL); nic && ops;
+         nic = rnic_nic_next(nic)) {
+        n += ops->progress(nic);
+    }
+    return n;
+}
+
+static void patience_begin(struct patience *t, bool none)
+{
+    t->until = g_get_monotonic_time() + (none ? 0 : (gint64)rnic_close_ms * 1000);
+    t->at_most = none ? 0 : t->until + (gint64)rnic_close_ms * (RNIC_CLOSES - 1) * 1000;
+    t->seen = progress();
+}
+
+static bool patience_ends(struct patience *t)
+{
+    gint64 now = g_get_monotonic_time();
+    unsigned n = progress();
+
+    if (n != t->seen) {
+        t->seen = n;
+        t->until = MIN(now + (gint64)rnic_close_ms * 1000, t->at_most);
+    }
+    return now >= t->until;
+}
+
 void rnic_nics_stop(void)
 {
-    /* They had their time, if they were suspended. */
-    gint64 until =
-        g_get_monotonic_time() + (suspended ? 0 : (gint64)rnic_close_ms * 1000);
+    struct patience t;
     bool given_up = false;
 
     if (!nics) {
         return;
     }
+    patience_begin(&t, suspended); /* they had their time */
     stopping = true;
     for (guint i = 0; i < nics->len; i++) {
         ((struct rnic_nic *)nics->pdata[i])->gone = true;
     }
     kick_all();
     while (nics->len) {
-        if (!given_up && g_get_monotonic_time() >= until) {
+        if (!given_up && patience_ends(&t)) {
             given_up = true;
             for (guint i = 0; i < nics->len; i++) {
                 rnic_control_give_up(((struct rnic_nic *)nics->pdata[i])->control);
@@ -767,13 +837,14 @@ static const struct rnic_nic *find_open(void)
 
 bool rnic_nics_suspend(bool (*at_once)(void), GError **errp)
 {
-    gint64 until = g_get_monotonic_time() + (gint64)rnic_close_ms * 1000;
     const struct rnic_nic *nic;
+    struct patience t;
 
+    patience_begin(&t, false);
     suspended = true;
     kick_all();
     while ((nic = find_open())) {
-        if (g_get_monotonic_time() >= until || at_once()) {
+        if (patience_ends(&t) || at_once()) {
             g_set_error(errp, PVRDMA_ERROR, 0, "NIC %s does not close", nic->cfg->name);
             return false;
         }

@@ -66,6 +66,9 @@ struct rnic_nic {
     /* cm.c's */
     struct rnic_cm *cm; /* NULL: it is not used */
     bool cm_failed;     /* it could not be, and that was said */
+    /* A list of the connection manager's context of the device, which keeps it; NULL: it
+     * was not used since it was opened. */
+    struct ibv_context **held;
 };
 
 /* Who uses NICs. */
@@ -78,6 +81,8 @@ struct rnic_nic_ops {
      * threads are given up at the latest.
      */
     void (*give_up)(struct rnic_nic *nic, bool gone);
+    /* Another number than before, if give_up() gets on. */
+    unsigned (*progress)(const struct rnic_nic *nic);
 };
 
 /* How often the device is looked at, besides when it or a port has an event. */
@@ -89,8 +94,13 @@ struct rnic_nic_ops {
 /* A call that takes longer is reported. */
 #define RNIC_LATE_MS 10000u
 
-/* How long closing may take.  libibverbs waits 5 s for udev when it may not open one. */
+/*
+ * How long closing may take: until nothing has come of it for so long, or RNIC_CLOSES
+ * times as long, for thousands of channels.  libibverbs waits 5 s for udev when it may
+ * not open one.
+ */
 #define RNIC_CLOSE_MS 6000u
+#define RNIC_CLOSES   5u
 
 /* @ops stay valid; NULL: nobody.  While there are no NICs. */
 void rnic_nics_set_ops(const struct rnic_nic_ops *ops);

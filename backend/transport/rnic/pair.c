@@ -19,6 +19,10 @@
  * begins anew.  A peer that has no room, or has ended a channel that worked, is asked
  * again after a second.
  *
+ * A pair that nobody here wants goes when nobody holds it, it has no end, and there is no
+ * failure to remember.  One that is wanted stays, as changed() is to be called for it,
+ * until there is no room for others and its VM is not known any more.
+ *
  * Bounds: a VM has so many pairs, channels on a NIC and channels in the making; a peer so
  * many that it has begun and that are being made, and of a VM's channels on a NIC as many
  * as are left.  When all are used the one that was idle longest goes.
@@ -45,6 +49,7 @@ unsigned rnic_make_ms = RNIC_MAKE_MS, rnic_pair_rest_ms = RNIC_PAIR_REST_MS,
 
 static const struct rnic_pair_ops *ops;
 static bool running, within; /* channels within this daemon, too */
+static unsigned telling;     /* changed() is being called: no pair may go */
 static LIST_HEAD(, rnic_pair) asking = LIST_HEAD_INITIALIZER(asking);
 
 static gint64 now_us(void)
@@ -115,37 +120,54 @@ const char *rnic_pair_nic(const struct rnic_pair *p)
 
 static gboolean on_time(gpointer opaque);
 
-/* Call on_time() when something of it is over. */
+/* Until when it remembers a failure; 0: it knows of none. */
+static gint64 failed_until(const struct rnic_pair *p)
+{
+    return p->failed_at ? p->failed_at + (gint64)rnic_pair_rest_ms * 1000 : 0;
+}
+
+/*
+ * Call on_time() when something of it is over, also if that is in the past: on_time()
+ * sets to 0 what is.  While a channel is made that is when nobody waits any more, and
+ * then when there should be one.
+ */
 static void set_timer(struct rnic_pair *p)
 {
+    bool waits = p->told == RNIC_PAIR_MAKING || !p->end;
     gint64 now = now_us(), at = INT64_MAX;
-    const gint64 times[] = {p->making ? p->patience : 0, p->rest_until, p->not_before,
-                            p->wanted ? 0
-                                      : p->failed_at + (gint64)rnic_pair_rest_ms * 1000};
+    const gint64 times[] = {!p->making ? 0
+                            : waits    ? p->patience
+                                       : p->end->deadline,
+                            p->rest_until, p->not_before, failed_until(p)};
 
     g_clear_handle_id(&p->timer, g_source_remove);
     for (unsigned i = 0; i < G_N_ELEMENTS(times); i++) {
-        at = times[i] > now ? MIN(at, times[i]) : at;
+        at = times[i] ? MIN(at, MAX(times[i], now)) : at;
     }
     if (at < INT64_MAX) {
         p->timer = g_timeout_add((guint)((at - now) / 1000 + 1), on_time, p);
     }
 }
 
-static void call_changed(struct rnic_pair *p)
+/* Its state is another, or it may be wanted again: whoever is interested hears of it. */
+static void changed(struct rnic_pair *p)
 {
     p->told = rnic_pair_state(p);
+    set_timer(p);
     if (p->rv->vm && !p->hidden && running) {
+        telling++;
         ops->changed(p);
+        telling--;
     }
 }
 
-/* Whoever is interested hears of another state. */
+/* The same, if its state is another. */
 static void tell(struct rnic_pair *p)
 {
-    set_timer(p);
     if (rnic_pair_state(p) != p->told) {
-        call_changed(p);
+        changed(p);
+    } else {
+        set_timer(p);
     }
 }
 
@@ -161,6 +183,7 @@ static void set_making(struct rnic_pair *p, bool making)
 
 static void pair_free(struct rnic_pair *p)
 {
+    g_assert(!p->rv->vm || !atomic_load(&p->holds));
     g_clear_handle_id(&p->timer, g_source_remove);
     rnic_pair_asked(p);
     set_making(p, false);
@@ -173,36 +196,52 @@ static void pair_free(struct rnic_pair *p)
 /* Nobody here knows of it, nor is there anything to remember.  True: it has gone. */
 static bool settle(struct rnic_pair *p)
 {
-    bool fresh =
-        p->failed_at && now_us() < p->failed_at + (gint64)rnic_pair_rest_ms * 1000;
-
     if (p->n_ends || p->making ||
-        (p->rv->vm && (p->wanted || atomic_load(&p->named) || fresh))) {
+        (p->rv->vm &&
+         (p->wanted || atomic_load(&p->holds) || now_us() < failed_until(p)))) {
         return false;
     }
     pair_free(p);
     return true;
 }
 
+static bool is_over(gint64 *at, gint64 now)
+{
+    bool over = *at && now >= *at;
+
+    *at = over ? 0 : *at;
+    return over;
+}
+
+/* The peer was asked to begin: nothing comes of it. */
+static void wants_no_more(struct rnic_pair *p)
+{
+    rnic_pair_asked(p);
+    set_making(p, false);
+    p->not_before = after_ms(LATER_MS);
+}
+
 static gboolean on_time(gpointer opaque)
 {
     struct rnic_pair *p = opaque;
+    struct rnic_end *e = p->end;
     gint64 now = now_us();
-    bool over = !p->making && !p->up && now >= p->rest_until && now >= p->not_before;
+    bool again, rested = is_over(&p->rest_until, now);
 
     p->timer = 0;
-    if (p->making && !p->end && now >= p->patience) { /* the peer does not */
-        rnic_pair_asked(p);
-        set_making(p, false);
-        p->not_before = after_ms(LATER_MS);
+    again = is_over(&p->not_before, now) || rested;
+    p->failed_at = now >= failed_until(p) ? 0 : p->failed_at;
+    if (p->making && e && now >= e->deadline) { /* a call stands in the kernel */
+        rnic_end_go(e, "it takes too long", true);
+        rnic_pair_end_goes(e);
+    } else if (p->making && !e && now >= p->patience) { /* the peer does not */
+        wants_no_more(p);
     }
     if (settle(p)) {
         return G_SOURCE_REMOVE;
     }
-    if (over && (p->rest_until || p->not_before)) {
-        p->rest_until = p->not_before = 0;
-        set_timer(p);
-        call_changed(p); /* it may be wanted again */
+    if (again && !p->making && !p->up) {
+        changed(p);
     } else {
         tell(p);
     }
@@ -211,10 +250,10 @@ static gboolean on_time(gpointer opaque)
 
 static void note_failure(struct rnic_pair *p, const struct rnic_cm *cm)
 {
-    gint64 now = now_us(), rest = (gint64)rnic_pair_rest_ms * 1000;
+    gint64 now = now_us();
 
-    if (p->failed_at && now - p->failed_at < rest) {
-        p->rest_until = now + rest;
+    if (now < failed_until(p)) {
+        p->rest_until = after_ms(rnic_pair_rest_ms);
     }
     p->failed_at = now;
     p->avoid = cm->address;
@@ -243,12 +282,35 @@ static struct rnic_pair *find(struct rnic_vm *rv, const struct peer *peer,
     return NULL;
 }
 
+/* Those with VMs that there are no more are not wanted, and go; so do those that nobody
+ * holds any more. */
+static void sweep(struct rnic_vm *rv)
+{
+    gint64 now = now_us();
+    struct rnic_pair *p, *next;
+
+    if (telling || now < rv->swept + LATER_MS * 1000) {
+        return;
+    }
+    rv->swept = now;
+    for (p = LIST_FIRST(&rv->pairs); p; p = next) {
+        next = LIST_NEXT(p, of_vm);
+        p->wanted =
+            p->wanted && (p->peer ? directory_has_owner(p->peer, rv->network, p->owner)
+                                  : rnic_vm_find(p->owner, rv->network) != NULL);
+        settle(p);
+    }
+}
+
 /* @most: that there may be of the VM. */
 static struct rnic_pair *find_or_add(struct rnic_vm *rv, struct peer *peer,
                                      const uint64_t owner[2], bool hidden, unsigned most)
 {
     struct rnic_pair *p = find(rv, peer, owner, hidden);
 
+    if (!p && rv->n_pairs >= most) {
+        sweep(rv);
+    }
     if (!p && rv->n_pairs < most) {
         p = g_new0(struct rnic_pair, 1);
         p->rv = rv;
@@ -330,11 +392,23 @@ static int by_cost(const void *a, const void *b)
     return x->cost < y->cost ? -1 : x->cost > y->cost;
 }
 
+static bool was_tried(const struct rnic_pair *p, const struct pvrdma_gid *ours,
+                      const struct pvrdma_gid *theirs)
+{
+    for (unsigned i = 0; i < p->tries; i++) {
+        if (memcmp(&p->tried[i].ours, ours, sizeof(*ours)) == 0 &&
+            memcmp(&p->tried[i].theirs, theirs, sizeof(*theirs)) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /*
- * The @nth best of our NICs and the peer's: one that has just failed comes last, then
- * those with fewer channels first, then those in the same place of both lists.
+ * The best of our NICs and the peer's that were not tried: one that has just failed comes
+ * last, then those with fewer channels first, then those in the same place of both lists.
  */
-static bool choose(const struct rnic_pair *p, unsigned nth, struct choice *out)
+static bool choose(const struct rnic_pair *p, struct choice *out)
 {
     struct choice all[PEER_MAX_NICS * PEER_MAX_NICS];
     unsigned n = 0, at = 0, theirs = rnic_far_nics(p->peer);
@@ -348,7 +422,8 @@ static bool choose(const struct rnic_pair *p, unsigned nth, struct choice *out)
             const struct peer_nic *nic = rnic_far_nic(p->peer, i);
 
             if (n < G_N_ELEMENTS(all) && strcmp(nic->fabric, cm->fabric) == 0 &&
-                same_family(&nic->address, &cm->address)) {
+                same_family(&nic->address, &cm->address) &&
+                !was_tried(p, &cm->address, &nic->address)) {
                 all[n++] =
                     (struct choice){cm, nic->address,
                                     (uint64_t)avoid << 40 | (uint64_t)cm->n_ends << 8 |
@@ -357,12 +432,9 @@ static bool choose(const struct rnic_pair *p, unsigned nth, struct choice *out)
         }
         at++;
     }
-    if (nth >= n) {
-        return false;
-    }
     qsort(all, n, sizeof(all[0]), by_cost);
-    *out = all[nth];
-    return true;
+    *out = all[0];
+    return n > 0;
 }
 
 /* ---- asking the other side ---- */
@@ -441,41 +513,41 @@ static bool try_next(struct rnic_pair *p)
 {
     struct choice c;
 
-    if (p->tries >= RNIC_TRIES || !choose(p, p->tries, &c) ||
+    if (p->tries >= RNIC_TRIES || !choose(p, &c) ||
         !has_room(p->rv, c.cm, p->wanted ? NULL : p->peer)) {
         return false;
     }
-    p->tries++;
+    p->tried[p->tries].ours = c.cm->address;
+    p->tried[p->tries++].theirs = c.address;
     new_end(p, c.cm, true, !p->wanted)->address = c.address;
     return true;
 }
 
-/* Begin, if that is possible now. */
+/* Begin, if that is possible now.  If not, though NICs fit, it is in a while: then
+ * changed() is called. */
 static bool begin(struct rnic_pair *p)
 {
     struct peer_channel want = {.flags = PEER_CHANNEL_WANT};
     struct choice c;
 
     if (!running || !p->rv->vm || p->hidden || p->end || p->making ||
-        p->n_ends >= RNIC_PAIR_ENDS || now_us() < p->rest_until ||
-        now_us() < p->not_before || p->rv->making >= RNIC_VM_MAKING ||
-        !choose(p, 0, &c)) {
+        now_us() < p->rest_until || now_us() < p->not_before) {
         return false;
     }
     p->tries = 0;
-    if (connects(p->rv, p->peer, p->owner)) {
-        if (!try_next(p)) {
-            return false;
-        }
-    } else {
-        want.from_nic = c.cm->address;
-        want.to_nic = c.address;
-        if (!rnic_pair_ask(p, &want)) {
-            return false;
-        }
+    if (!choose(p, &c)) {
+        return false;
     }
-    set_making(p, true);
-    return true;
+    want.from_nic = c.cm->address;
+    want.to_nic = c.address;
+    if (p->n_ends < RNIC_PAIR_ENDS && p->rv->making < RNIC_VM_MAKING &&
+        (connects(p->rv, p->peer, p->owner) ? try_next(p) : rnic_pair_ask(p, &want))) {
+        set_making(p, true);
+        return true;
+    }
+    p->not_before = after_ms(LATER_MS);
+    set_timer(p);
+    return false;
 }
 
 struct rnic_pair *rnic_pair_want(struct rnic_vm *rv, struct peer *peer,
@@ -493,6 +565,16 @@ struct rnic_pair *rnic_pair_want(struct rnic_vm *rv, struct peer *peer,
         }
     }
     return p;
+}
+
+void rnic_pair_hold(struct rnic_pair *p)
+{
+    atomic_fetch_add_explicit(&p->holds, 1, memory_order_relaxed);
+}
+
+void rnic_pair_let_go(struct rnic_pair *p)
+{
+    atomic_fetch_sub_explicit(&p->holds, 1, memory_order_release);
 }
 
 /* Its channel is to go; it has none. */
@@ -560,7 +642,7 @@ void rnic_pair_end_goes(struct rnic_end *e)
     } else if (e->failed) {
         note_failure(p, e->cm);
     }
-    tell(p);
+    changed(p); /* also if nobody waits for it any more */
 }
 
 void rnic_pair_end_gone(struct rnic_end *e)
@@ -597,6 +679,26 @@ static bool makes_sense(unsigned receives, uint32_t size)
            rnic_size_class(size) < RNIC_SIZES;
 }
 
+/*
+ * May @from begin to make one of @p now?  As with channels that are up it gets no more of
+ * the VM's than are left, unless they are wanted here.
+ */
+static bool may_begin(const struct rnic_pair *p, struct peer *from)
+{
+    const struct rnic_pair *q;
+    unsigned its = 0;
+
+    if (p->wanted || !from) {
+        return p->rv->making < RNIC_VM_MAKING;
+    }
+    LIST_FOREACH(q, &p->rv->pairs, of_vm)
+    {
+        its += q->making && q->peer == from && !q->wanted;
+    }
+    return its + p->rv->making < RNIC_VM_MAKING &&
+           *rnic_far_making(from) < RNIC_PEER_MAKING;
+}
+
 /* The peer, which does not connect, wants a channel. */
 static enum peer_channel_result consider_want(struct rnic_vm *rv, struct peer *from,
                                               const struct peer_channel *c)
@@ -613,7 +715,8 @@ static enum peer_channel_result consider_want(struct rnic_vm *rv, struct peer *f
     if (p->making) {
         return PEER_CHANNEL_OK; /* it will see */
     }
-    if (p->n_ends >= RNIC_PAIR_ENDS) {
+    if (p->n_ends >= RNIC_PAIR_ENDS || !may_begin(p, from)) {
+        settle(p);
         return PEER_CHANNEL_NOT_NOW;
     }
     drop_end(p, "the peer has lost it");
@@ -644,9 +747,12 @@ static enum peer_channel_result consider_channel(struct rnic_vm *rv, struct peer
         return PEER_CHANNEL_NOT_NOW;
     }
     if (now_us() < p->rest_until || p->n_ends >= RNIC_PAIR_ENDS ||
-        (!p->making && rv->making >= RNIC_VM_MAKING) ||
-        *rnic_far_making(from) >= RNIC_PEER_MAKING ||
+        (!p->making && !may_begin(p, from)) ||
         !has_room(rv, cm, p->wanted ? NULL : from)) {
+        if (p->making && !p->end) { /* it was asked to */
+            wants_no_more(p);
+            changed(p);
+        }
         settle(p);
         return PEER_CHANNEL_NOT_NOW;
     }
@@ -702,9 +808,8 @@ void rnic_pair_answer_came(struct peer *from, const struct peer_channel_answer *
     rnic_pair_asked(p);
     e = p->end;
     if (p->wants && !e) {
-        set_making(p, false);
-        p->not_before = after_ms(LATER_MS);
-        tell(p);
+        wants_no_more(p);
+        changed(p);
     } else if (!p->wants && e) {
         bool ok = a->result != PEER_CHANNEL_OK ||
                   (a->port && makes_sense(a->receives, a->size));
@@ -742,9 +847,10 @@ static void each(struct peer *peer, bool all, void (*fn)(struct rnic_pair *p, vo
 static void begin_anew(struct rnic_pair *p, void *unused)
 {
     forget_failures(p);
-    set_timer(p);
     if (!p->making && !p->up && p->wanted) {
-        call_changed(p);
+        changed(p);
+    } else {
+        set_timer(p);
     }
 }
 
@@ -766,11 +872,18 @@ static bool has_nic(struct peer *peer, const struct pvrdma_gid *address)
     return false;
 }
 
+static void drop(struct rnic_pair *p, void *why)
+{
+    if (p->end || p->making) {
+        drop_end(p, why);
+        changed(p);
+    }
+}
+
 static void drop_lost(struct rnic_pair *p, void *unused)
 {
     if (p->end && !has_nic(p->peer, &p->end->address)) {
-        drop_end(p, "the peer's NIC is not up any more");
-        tell(p);
+        drop(p, "the peer's NIC is not up any more");
     }
 }
 
@@ -778,12 +891,6 @@ void rnic_pairs_peer_nics(struct peer *peer)
 {
     each(peer, false, drop_lost, NULL);
     each(peer, false, begin_anew, NULL);
-}
-
-static void drop(struct rnic_pair *p, void *why)
-{
-    drop_end(p, why);
-    tell(p);
 }
 
 void rnic_pairs_peer_ended(struct peer *peer, const char *why)
@@ -795,8 +902,7 @@ void rnic_pairs_peer_ended(struct peer *peer, const char *why)
 static void drop_asking(struct rnic_pair *p, void *unused)
 {
     if (p->asking) {
-        drop_end(p, "the link is down");
-        tell(p);
+        drop(p, "the link is down");
     }
 }
 

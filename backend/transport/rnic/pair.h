@@ -61,16 +61,22 @@ enum rnic_pair_state { RNIC_PAIR_NONE, RNIC_PAIR_MAKING, RNIC_PAIR_UP };
 
 /*
  * What joins @rv's VM with the VM of @owner (claim.owner) at @peer (NULL: this daemon).
- * A channel is made if there is none, none of both rests, and NICs fit.  It lives until
- * rnic_vm_free(); NULL: there are too many.
+ * A channel is made if there is none, none of both rests, and NICs fit.  NULL: there are
+ * too many.
  *
  * A VM that is connected with itself has two ends: this is the one that connects, and
- * the other is a pair of its own that open() is told of.  One that open() was told of
- * lives as long.
+ * the other is a pair of its own that open() is told of.
  */
 struct rnic_pair *rnic_pair_want(struct rnic_vm *rv, struct peer *peer,
                                  const uint64_t owner[2], const char *network);
 enum rnic_pair_state rnic_pair_state(const struct rnic_pair *p);
+/*
+ * A pair is there as long as somebody holds it, it has a channel, or changed() is being
+ * called for it.  Who keeps one beyond that holds it, and lets go of it before
+ * rnic_vm_free().  Any thread.
+ */
+void rnic_pair_hold(struct rnic_pair *p);
+void rnic_pair_let_go(struct rnic_pair *p);
 /* End its channel; a new one may be wanted at once. */
 void rnic_pair_break(struct rnic_pair *p, const char *why);
 

@@ -51,8 +51,10 @@ struct rnic_job {
     struct rdma_event_channel *events;
     struct rdma_cm_id *id;
     struct rdma_cm_event *event;
-    pthread_mutex_t *qps; /* of the rnic_cm */
-    void *context;        /* of the id that is made */
+    pthread_mutex_t *qps;      /* of the rnic_cm */
+    struct ibv_context **held; /* a list of one context of the connection manager */
+    char device[CONFIG_MAX_DEVICE + 1];
+    void *context; /* of the id that is made */
     struct sockaddr_storage src, dst;
     uint8_t private_data[RNIC_PRIVATE_LEN];
     struct rnic_block *block;
@@ -61,6 +63,12 @@ struct rnic_job {
     uint32_t size;
     uint16_t port;
     int err; /* out: an errno */
+};
+
+/* Who waits for a job. */
+struct rnic_wait {
+    gint64 since; /* us */
+    TAILQ_ENTRY(rnic_wait) link;
 };
 
 /*
@@ -84,13 +92,15 @@ struct rnic_cm {
     pthread_mutex_t *qps;
     uint16_t port;
     guint watch;
-    bool pumping;       /* events are being taken */
-    bool open;          /* channels may be made */
-    bool over;          /* none any more */
-    bool gone;          /* the device has */
-    bool lost;          /* so have the control threads: nothing can be taken apart */
-    struct coro *coro;  /* its own, that waits */
-    struct coro *giver; /* who waits until it is gone */
+    bool pumping;           /* events are being taken */
+    GQueue strangers;       /* of struct rdma_cm_id: they are to be refused */
+    bool open;              /* channels may be made */
+    bool over;              /* none any more */
+    bool lost;              /* so have the control threads: nothing can be taken apart */
+    struct coro *coro;      /* its own, that waits */
+    struct coro *giver;     /* who waits until it is gone */
+    unsigned n_taken_apart; /* jobs on lane RNIC_BREAK that are done */
+    TAILQ_HEAD(, rnic_wait) waits; /* who has waited longest comes first */
     unsigned n_ends;
     LIST_HEAD(, rnic_end) ends;
     LIST_HEAD(, rnic_end) expected; /* those that wait for a request of their peer's */
@@ -111,6 +121,7 @@ void rnic_cm_kick(struct rnic_cm *cm);
  */
 int rnic_cm_run(struct rnic_cm *cm, enum rnic_lane lane, uint64_t vm,
                 void (*fn)(void *arg), struct rnic_job *j, bool *mine);
+/* None while a call has not come back from the kernel for rnic_late_ms. */
 bool rnic_cm_serves(const struct rnic_cm *cm, const char *network);
 struct rnic_cm *rnic_cm_find(const struct pvrdma_gid *address);
 void rnic_cm_sockaddr(const struct pvrdma_gid *address, uint16_t port,
@@ -148,6 +159,7 @@ struct rnic_vm {
     unsigned refs; /* its own, and those of ends and shares */
     unsigned making;
     unsigned n_pairs;
+    gint64 swept; /* us: when pairs of no use were looked for */
     _Atomic bool used;
     TAILQ_HEAD(, rnic_place) places; /* under the token */
     LIST_HEAD(, rnic_share) shares;
@@ -249,14 +261,17 @@ struct rnic_pair {
     struct rnic_vm *rv;
     struct peer *peer;
     uint64_t owner[2];
-    bool hidden;        /* the other end of a VM that is connected with itself */
-    bool wanted;        /* by somebody here */
-    _Atomic bool named; /* open() was: who hears of it may keep it; any thread */
+    bool hidden;            /* the other end of a VM that is connected with itself */
+    bool wanted;            /* by somebody here */
+    _Atomic unsigned holds; /* any thread */
     bool making, up;
     struct rnic_end *end; /* the newest; NULL: there is none, or it is to go */
     unsigned n_ends;
     enum rnic_pair_state told;
-    unsigned tries;
+    unsigned tries; /* of this time */
+    struct {
+        struct pvrdma_gid ours, theirs;
+    } tried[RNIC_TRIES];
     gint64 patience;   /* us: until then others wait */
     gint64 failed_at;  /* us: last; 0: never */
     gint64 rest_until; /* us: and nobody makes one */
@@ -296,7 +311,7 @@ unsigned rnic_far_nics(struct peer *peer);
 const struct peer_nic *rnic_far_nic(struct peer *peer, unsigned i);
 /* To @peer, or this daemon itself if that is NULL. */
 bool rnic_far_send_channel(struct peer *peer, const struct peer_channel *c);
-bool rnic_far_send_answer(struct peer *peer, const struct peer_channel_answer *a);
+void rnic_far_send_answer(struct peer *peer, const struct peer_channel_answer *a);
 void rnic_far_own_changed(void);
 /* Those that peer has begun and are being made. */
 unsigned *rnic_far_making(struct peer *peer);

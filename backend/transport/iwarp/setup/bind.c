@@ -34,6 +34,7 @@
 #include <unistd.h>
 
 #include "base/fdwatch.h"
+#include "transport/iwarp/flow.h"
 #include "transport/iwarp/iwarp.h"
 #include "transport/iwarp/linger.h"
 #include "transport/transports.h"
@@ -120,9 +121,11 @@ static void setup_set_joins(struct conn *c, struct rnic_pair *p)
 {
     if (c->joins) {
         TAILQ_REMOVE(&joining, c, join_link);
+        rnic_pair_let_go(c->joins);
     }
     c->joins = p;
     if (p) {
+        rnic_pair_hold(p);
         TAILQ_INSERT_TAIL(&joining, c, join_link);
     }
     atomic_store(&c->is_joining, p != NULL);
@@ -482,6 +485,18 @@ static void setup_connect(struct conn *c, struct peer *peer)
         setup_set_joins(c, p);
     } else {
         handshake_connect(c, peer);
+    }
+}
+
+void setup_is_up(struct conn *c)
+{
+    struct rnic_vm *rv =
+        c->reliable && !flow_is_carrier(c->s) ? flows_channels(c->net) : NULL;
+    struct rnic_pair *p =
+        rv ? rnic_pair_want(rv, c->peer, c->location.claim.owner, c->network) : NULL;
+
+    if (p && rnic_pair_state(p) == RNIC_PAIR_UP) {
+        conn_defer(c, DEFERRED_CHANNEL);
     }
 }
 

@@ -39,6 +39,10 @@ void setup_try_failed(struct conn *c);
 void setup_try_again(struct conn *c);
 /* Of channels: @p's state is another. */
 void setup_pair_changed(struct rnic_pair *p);
+/* The initiator @c has a stream.  If it goes by TCP a channel may have come up since it
+ * was looked for, or may be wanted again: of that only those are told that have one.
+ * Token held. */
+void setup_is_up(struct conn *c);
 /* What was asked for and what is awaited: nothing of it any more, nor its port. */
 void setup_drop(struct conn *c);
 /* Is the queue pair one that could take messages, or has to say why it does not? */

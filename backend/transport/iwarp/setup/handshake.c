@@ -120,6 +120,9 @@ static void setup_free(struct setup *s, bool ends)
         conn_defer_no_more(s->conn, DEFERRED_REQUEST);
     }
     peer_place_leave(&s->place);
+    if (s->pair) {
+        rnic_pair_let_go(s->pair);
+    }
     g_free(s);
 }
 
@@ -475,6 +478,7 @@ bool handshake_do_stream(struct conn *c)
     if (!c->s && setup_is_ready(c) && moves_is_current(c)) {
         setup_up(s, &s->framing, true, &s->own, &peer);
         c->up_at = now_ns();
+        setup_is_up(c);
     } else {
         setup_free(s, true);
     }
@@ -564,6 +568,7 @@ void handshake_join(struct conn *c, struct rnic_pair *p)
 {
     c->setup = setup_new(SETUP_DEFERRED, -1, &setups);
     c->setup->pair = p;
+    rnic_pair_hold(p);
     c->setup->conn = c;
     defer_setup(c->setup, DEFERRED_HELLO);
 }
@@ -747,6 +752,7 @@ static void handshake_flow_asked(struct flow *f, const uint8_t *said, size_t len
     struct mpa_frame request;
 
     s->pair = f->pair;
+    rnic_pair_hold(s->pair);
     s->flow = f;
     f->setup = s;
     if (handshake_said(s, MPA_REQUEST, said, len, &request)) {

@@ -294,10 +294,10 @@ static inline struct rnic_pair *fix_want(struct fixvm *a, struct fixvm *b)
 
 /* ---- the main loop ---- */
 
-static inline void fix_iterate(gint64 end)
+static inline void fix_iterate(gint64 end, const char *what)
 {
     if (g_get_monotonic_time() > end) {
-        g_error("it takes too long");
+        g_error("it takes too long: %s", what);
     }
     if (!g_main_context_iteration(NULL, FALSE)) {
         g_usleep(100);
@@ -309,7 +309,7 @@ static inline void fix_iterate(gint64 end)
         gint64 until_end = g_get_monotonic_time() + WAIT_US; \
                                                              \
         while (!(what)) {                                    \
-            fix_iterate(until_end);                          \
+            fix_iterate(until_end, #what);                   \
         }                                                    \
     } while (0)
 
@@ -319,7 +319,7 @@ static inline void fix_let_turn(unsigned ms)
     gint64 until = g_get_monotonic_time() + (gint64)ms * 1000;
 
     while (g_get_monotonic_time() < until) {
-        fix_iterate(INT64_MAX);
+        fix_iterate(INT64_MAX, "");
     }
 }
 
@@ -454,6 +454,7 @@ static inline void fix_start_as(bool local)
     rnic_look_ms = 5;
     rnic_same_ms = 0;
     rnic_close_ms = 60000;
+    rnic_late_ms = RNIC_LATE_MS;
     rnic_make_ms = 20000;
     rnic_token_ms = 20000;
     rnic_idle_ms = RNIC_IDLE_MS;

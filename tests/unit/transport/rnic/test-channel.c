@@ -534,6 +534,30 @@ static void test_break_within(void)
     fix_close(&p);
 }
 
+/* It is given up: nothing that comes later is anybody's. */
+static void test_drop(void)
+{
+    struct fixpair p;
+
+    for (unsigned late = 0; late < 2; late++) {
+        fix_open(&p, &(struct fixopts){0}, 2);
+        p.a.flow[0].to_send = 100;
+        fix_settle(&p);
+        p.a.flow[0].to_send = 200;
+        fix_turn(&p.a);
+        softnic_settle();
+        if (late) { /* it breaks already */
+            rnic_channel_break(p.b.ch, "the test wants it");
+        }
+        rnic_channel_drop(p.b.ch);
+        g_assert_true(p.b.broken && !p.b.all);
+        rnic_channel_drop(p.b.ch); /* broken() is not called again */
+        fix_settle(&p);
+        g_assert_cmpuint(p.b.flow[0].taken, ==, 100);
+        fix_close(&p);
+    }
+}
+
 /* What a flow has not taken by then is not all. */
 static void test_break_waiting(void)
 {
@@ -1203,6 +1227,7 @@ int main(int argc, char **argv)
     g_test_add_func("/channel/both-withhold", test_both_withhold);
     g_test_add_func("/channel/cut", test_cut);
     g_test_add_func("/channel/break-within", test_break_within);
+    g_test_add_func("/channel/drop", test_drop);
     g_test_add_func("/channel/break-waiting", test_break_waiting);
     g_test_add_func("/channel/break-withheld", test_break_withheld);
     g_test_add_func("/channel/in-err", test_in_err);

@@ -137,7 +137,8 @@ static bool knows_nics(unsigned n)
     return rnic_far_nics(&far_p) == n && rnic_far_nics(&far_q) == n;
 }
 
-static void open_stage(void)
+/* @networks: those of the second NIC. */
+static void open_stage_with(const char *networks)
 {
     directory_init();
     directory_set_host("m");
@@ -152,7 +153,7 @@ static void open_stage(void)
     softnic_do("add p0 10.4.0.1");
     softnic_do("add p1 10.4.0.2");
     fix_group("n0", "p0", "10.4.0.1", NULL);
-    fix_group("n1", "p1", "10.4.0.2", "other");
+    fix_group("n1", "p1", "10.4.0.2", networks);
     fix_nics();
     a = fix_vm(NET, 1);
     b = fix_vm(NET, 2);
@@ -162,6 +163,11 @@ static void open_stage(void)
     link_up(&far_q);
     UNTIL(knows_nics(2));
     fix_let_turn(1);
+}
+
+static void open_stage(void)
+{
+    open_stage_with("other");
 }
 
 static void close_stage(void)
@@ -379,12 +385,18 @@ static void test_wrong_answers(void)
     for (unsigned i = 0; i < WRONG; i++) {
         struct rnic_pair *p;
 
+        int64_t calls = softnic_count("calls", "cm_resolve_addr");
+
         open_stage();
-        rnic_token_ms = rnic_make_ms = 100;
         spoil_answer = wrong_answer;
         spoil = i;
+        rnic_token_ms = i == 3 ? 100 : 20000; /* it is known at once, or never */
+        rnic_make_ms = rnic_token_ms;
         p = a_wants();
+        rnic_make_ms = 20000;
         UNTIL(rnic_pair_state(p) == RNIC_PAIR_NONE);
+        g_assert_cmpint(softnic_count("calls", "cm_resolve_addr") - calls, ==, i == 4);
+        rnic_pairs_peer_ended(&far_p, "the test wants it"); /* B still waits */
         UNTIL(!fix_ends());
         spoil_answer = NULL;
         rnic_pairs_peer_nics(&far_q); /* it begins anew */
@@ -436,6 +448,66 @@ static int connect_by_hand(const char *from, const char *to, uint16_t port,
     rnic_verbs->dealloc_pd(pd);
     rnic_verbs->cm_destroy_event_channel(events);
     return answer;
+}
+
+/* Those who show no token. */
+struct strangers {
+    struct rdma_event_channel *events;
+    struct ibv_pd *pd;
+    struct ibv_cq *cq;
+    unsigned n;
+    struct rdma_cm_id *ids[60];
+};
+
+static void knock(struct strangers *s, uint16_t port)
+{
+    struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .cap = {8, 8, 1, 1, 0}};
+    struct sockaddr_in src = {.sin_family = AF_INET,
+                              .sin_addr.s_addr = inet_addr("10.4.0.2")};
+    struct sockaddr_in dst = {.sin_family = AF_INET,
+                              .sin_port = htons(port),
+                              .sin_addr.s_addr = inet_addr("10.4.0.1")};
+    struct rdma_conn_param param = {.retry_count = 1};
+    struct rdma_cm_event *event;
+
+    s->events = rnic_verbs->cm_create_event_channel();
+    s->n = G_N_ELEMENTS(s->ids);
+    g_assert_cmpint(fcntl(s->events->fd, F_SETFL, O_NONBLOCK), ==, 0);
+    for (unsigned i = 0; i < s->n; i++) {
+        struct rdma_cm_id *id;
+
+        g_assert_cmpint(rnic_verbs->cm_create_id(s->events, &id, NULL, RDMA_PS_TCP), ==,
+                        0);
+        s->ids[i] = id;
+        g_assert_cmpint(rnic_verbs->cm_resolve_addr(id, (struct sockaddr *)&src,
+                                                    (struct sockaddr *)&dst, 1000),
+                        ==, 0);
+        UNTIL(rnic_verbs->cm_get_event(s->events, &event) == 0);
+        rnic_verbs->cm_ack_event(event);
+        g_assert_cmpint(rnic_verbs->cm_resolve_route(id, 1000), ==, 0);
+        UNTIL(rnic_verbs->cm_get_event(s->events, &event) == 0);
+        rnic_verbs->cm_ack_event(event);
+        if (!i) {
+            s->pd = rnic_verbs->alloc_pd(id->verbs);
+            s->cq = rnic_verbs->create_cq(id->verbs, 16, NULL, NULL, 0);
+        }
+        init.send_cq = init.recv_cq = s->cq;
+        g_assert_cmpint(rnic_verbs->cm_create_qp(id, s->pd, &init), ==, 0);
+    }
+    for (unsigned i = 0; i < s->n; i++) {
+        g_assert_cmpint(rnic_verbs->cm_connect(s->ids[i], &param), ==, 0);
+    }
+}
+
+static void leave(struct strangers *s)
+{
+    for (unsigned i = 0; i < s->n; i++) {
+        rnic_verbs->cm_destroy_qp(s->ids[i]);
+        rnic_verbs->cm_destroy_id(s->ids[i]);
+    }
+    rnic_verbs->destroy_cq(s->cq);
+    rnic_verbs->dealloc_pd(s->pd);
+    rnic_verbs->cm_destroy_event_channel(s->events);
 }
 
 static void make_token(uint8_t data[RNIC_PRIVATE_LEN], const uint64_t token[2])
@@ -509,6 +581,23 @@ static void test_tokens(void)
     close_stage();
 }
 
+/* Others' requests do not delay those that are expected. */
+static void test_strangers(void)
+{
+    struct strangers s = {0};
+    int64_t before;
+
+    open_stage();
+    before = softnic_count("calls", "cm_reject");
+    softnic_do("delay cm_reject 0 50000");
+    knock(&s, rnic_cm_find(&the_nic)->port);
+    UNTIL(rnic_pair_state(a_wants()) == RNIC_PAIR_UP);
+    g_assert_cmpint(softnic_count("calls", "cm_reject"), <, MAX(before, 0) + s.n / 2);
+    UNTIL(softnic_count("calls", "cm_reject") == MAX(before, 0) + s.n);
+    leave(&s);
+    close_stage();
+}
+
 /* A token that is not used in time is none any more. */
 static void test_late_token(void)
 {
@@ -535,7 +624,6 @@ static void test_flood(void)
         .network = NET, .from = {7, 0}, .to = {7, 2}, .receives = 8, .size = 4096};
 
     open_stage();
-    rnic_token_ms = 1000;
     c.from_nic = c.to_nic = the_nic;
     for (unsigned i = 0; i < 1000; i++) {
         claim(&far_p, 1000 + i);
@@ -543,12 +631,70 @@ static void test_flood(void)
         c.token[0] = i;
         peers_self.channel_ops->channel(&far_p, &c);
     }
-    g_assert_cmpuint(fix_ends(), ==, RNIC_VM_MAKING);
+    g_assert_cmpuint(fix_ends(), ==, RNIC_VM_MAKING / 2);
     UNTIL(n_answers == 1000);
-    g_assert_cmpuint(answered[PEER_CHANNEL_NOT_NOW], ==, 1000 - RNIC_VM_MAKING);
+    g_assert_cmpuint(answered[PEER_CHANNEL_NOT_NOW], ==, 1000 - RNIC_VM_MAKING / 2);
+    UNTIL(rnic_pair_state(b_wants()) == RNIC_PAIR_UP);
+    g_assert_cmpuint(fix_ends(), ==, RNIC_VM_MAKING / 2 + 2);
+    rnic_pairs_peer_ended(&far_p, "the test wants it");
     UNTIL(!fix_ends());
     g_assert_cmpuint(*rnic_far_making(&far_p), ==, 0);
-    rnic_token_ms = 20000;
+    works();
+    close_stage();
+}
+
+/* Likewise one that has others begin. */
+static void test_wants_flood(void)
+{
+    struct peer_channel c = {
+        .flags = PEER_CHANNEL_WANT, .network = NET, .from = {7, 0}, .to = {7, 0}};
+    struct fixvm *v[5];
+
+    open_stage();
+    silent = true;
+    for (unsigned i = 0; i < 1000; i++) {
+        unsigned n = i % 6;
+
+        claim(&far_q, 1000 + i);
+        if (i < 5) {
+            v[i] = fix_vm(NET, 10 + i);
+        }
+        c.from[1] = 1000 + i;
+        c.to[1] = n < 5 ? 10 + MIN(n, i) : 1;
+        c.token[0] = i;
+        peers_self.channel_ops->channel(&far_q, &c);
+        g_assert_cmpuint(a->rv->making, <=, RNIC_VM_MAKING / 2);
+    }
+    g_assert_cmpuint(*rnic_far_making(&far_q), ==, RNIC_PEER_MAKING);
+    g_assert_cmpuint(fix_ends(), ==, RNIC_PEER_MAKING);
+    rnic_pairs_peer_ended(&far_q, "the test wants it");
+    UNTIL(!fix_ends());
+    g_assert_cmpuint(*rnic_far_making(&far_q), ==, 0);
+    for (unsigned i = 0; i < 5; i++) {
+        fix_vm_free(v[i]);
+    }
+    silent = false;
+    works();
+    close_stage();
+}
+
+/* Of two NICs of each host all are tried, none twice. */
+static void deny(struct peer_channel *c, unsigned n)
+{
+    unsigned bit = c->from_nic.raw[15] % 2 + c->to_nic.raw[15] % 2 * 2;
+
+    g_assert_cmpuint(spoil & 1u << bit, ==, 0);
+    spoil |= 1u << bit;
+    c->from[0] += n_channels < 4; /* which is refused */
+}
+
+static void test_next(void)
+{
+    open_stage_with(NET);
+    spoil_channel = deny;
+    UNTIL(rnic_pair_state(a_wants()) == RNIC_PAIR_UP);
+    g_assert_cmpuint(n_channels, ==, 4);
+    spoil_channel = NULL;
     works();
     close_stage();
 }
@@ -601,6 +747,37 @@ static void test_share(void)
     close_stage();
 }
 
+/* A VM that has talked to thousands talks to others, too: pairs with VMs that have gone
+ * make room, those that are held or whose VM is there do not. */
+static void test_many_pairs(void)
+{
+    struct rnic_pair *held, *known;
+    uint64_t owner[2] = {9, 0};
+
+    open_stage();
+    silent = true;
+    known = b_wants();
+    held = rnic_pair_want(b->rv, &far_p, owner, NET);
+    rnic_pair_hold(held);
+    while (b->rv->n_pairs < RNIC_VM_PAIRS) {
+        owner[1]++;
+        g_assert_nonnull(rnic_pair_want(b->rv, &far_p, owner, NET));
+    }
+    rnic_pairs_peer_ended(&far_p, "the test wants it"); /* nor is one made */
+    UNTIL(!fix_ends());
+    owner[1]++;
+    g_assert_nonnull(rnic_pair_want(b->rv, &far_p, owner, NET));
+    g_assert_cmpuint(b->rv->n_pairs, ==, 3);
+    owner[1] = 0;
+    g_assert_true(rnic_pair_want(b->rv, &far_p, owner, NET) == held);
+    g_assert_true(b_wants() == known);
+    rnic_pair_let_go(held);
+    silent = false;
+    rnic_pairs_nics_changed();
+    works();
+    close_stage();
+}
+
 /* ---- links and daemons ---- */
 
 /* Nobody answers: nobody waits for long, and nothing is left. */
@@ -621,6 +798,44 @@ static void test_silent(void)
     rnic_make_ms = rnic_token_ms = 20000;
     a->changes = b->changes = 0;
     UNTIL(b->changes > 0); /* after a while it may be asked for again */
+    works();
+    close_stage();
+}
+
+/* Time that passes unseen is over nevertheless, and what has to wait for it goes on. */
+static void test_late_timer(void)
+{
+    struct rnic_pair *q;
+
+    open_stage();
+    rnic_make_ms = 30;
+    silent = true;
+    q = b_wants();
+    g_assert_cmpint(rnic_pair_state(q), ==, RNIC_PAIR_MAKING);
+    g_usleep(31000);
+    rnic_pairs_nics_changed();
+    g_assert_cmpint(rnic_pair_state(q), ==, RNIC_PAIR_NONE);
+    silent = false;
+    rnic_make_ms = 20000;
+    UNTIL(rnic_pair_state(b_wants()) == RNIC_PAIR_UP);
+    works();
+    close_stage();
+}
+
+/* What cannot be asked for now is told when it may be again. */
+static void test_refused(void)
+{
+    struct rnic_pair *q;
+
+    open_stage();
+    atomic_store(&far_p.up, false);
+    q = b_wants();
+    g_assert_cmpint(rnic_pair_state(q), ==, RNIC_PAIR_NONE);
+    b->changes = 0;
+    UNTIL(b->changes > 0);
+    atomic_store(&far_p.up, true);
+    b_wants();
+    fix_expect(q, RNIC_PAIR_UP);
     works();
     close_stage();
 }
@@ -664,6 +879,9 @@ static void test_ends(void)
     far_q.instance[3]++;
     link_up(&far_q);
     g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_NONE);
+    g_assert_cmpuint(rnic_far_nics(&far_q), ==, 0); /* it has not told yet */
+    link_up(&far_p);                                /* which has Q tell */
+    UNTIL(knows_nics(2));
     works();
     far_q.ended = true;
     peers_self.channel_ops->link_down(&far_q);
@@ -735,11 +953,17 @@ int main(int argc, char **argv)
     g_test_add_func("/rnic-pair-far/usurper", test_usurper);
     g_test_add_func("/rnic-pair-far/wrong-answers", test_wrong_answers);
     g_test_add_func("/rnic-pair-far/tokens", test_tokens);
+    g_test_add_func("/rnic-pair-far/strangers", test_strangers);
     g_test_add_func("/rnic-pair-far/late-token", test_late_token);
     g_test_add_func("/rnic-pair-far/flood", test_flood);
+    g_test_add_func("/rnic-pair-far/wants-flood", test_wants_flood);
+    g_test_add_func("/rnic-pair-far/next", test_next);
     g_test_add_func("/rnic-pair-far/again", test_again);
     g_test_add_func("/rnic-pair-far/share", test_share);
+    g_test_add_func("/rnic-pair-far/many-pairs", test_many_pairs);
     g_test_add_func("/rnic-pair-far/silent", test_silent);
+    g_test_add_func("/rnic-pair-far/late-timer", test_late_timer);
+    g_test_add_func("/rnic-pair-far/refused", test_refused);
     g_test_add_func("/rnic-pair-far/link-down", test_link_down);
     g_test_add_func("/rnic-pair-far/ends", test_ends);
     g_test_add_func("/rnic-pair-far/peer-nics", test_peer_nics);

@@ -3,6 +3,8 @@
  * Pairs over softnic: channels between VMs of one daemon are made, work, break and are
  * made again, whatever goes and whichever call fails; and nothing of them is left.
  */
+#include <sys/stat.h>
+
 #include "pairfix.h"
 
 /* ---- they are made ---- */
@@ -174,13 +176,17 @@ static void test_loss(gconstpointer which)
     unsigned n = GPOINTER_TO_UINT(which);
 
     for (unsigned standing = 0; standing < 3; standing++) {
+        struct stat before, after;
         struct fixvm *a, *b;
         struct rnic_pair *p;
+        int fd;
 
         fix_start();
         softnic_do("add p0 10.3.0.1");
         fix_group("n0", "p0", "10.3.0.1", NULL);
         fix_nics();
+        fd = TAILQ_FIRST(&rnic_cms)->ctx->cmd_fd;
+        g_assert_cmpint(fstat(fd, &before), ==, 0);
         a = fix_vm("net", 1);
         b = fix_vm("net", 2);
         p = fix_want(a, b);
@@ -199,6 +205,10 @@ static void test_loss(gconstpointer which)
         g_assert_cmpuint(fix_used(a) + fix_used(b), ==, 0);
         g_assert_false(rnic_vm_is_used(a->rv));
         UNTIL(softnic_count("objects", NULL) == 0);
+        if (n == 1) { /* it is there: what the library has opened stays as it is */
+            g_assert_cmpint(fstat(fd, &after), ==, 0);
+            g_assert_cmpuint(after.st_ino, ==, before.st_ino);
+        }
         if (n > 0) { /* nor does anything keep the device */
             UNTIL(n == 1 || softnic_count("contexts", "p0") <= 0);
             softnic_do("add p0 10.3.0.1");
@@ -218,6 +228,36 @@ static void test_loss(gconstpointer which)
     }
 }
 
+/* Nothing keeps a device that is removed while its NIC is down, and not used for that. */
+static void test_removed(void)
+{
+    struct fixvm *a, *b;
+    struct rnic_pair *p;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    a = fix_vm("net", 1);
+    b = fix_vm("net", 2);
+    p = fix_want(a, b);
+    for (unsigned i = 0; i < 3; i++) {
+        fix_expect(p, RNIC_PAIR_UP);
+        softnic_do("down p0");
+        UNTIL(!fix_ends() && TAILQ_EMPTY(&rnic_cms));
+        softnic_do("remove p0");
+        UNTIL(softnic_count("contexts", "p0") <= 0);
+        softnic_do("add p0 10.3.0.1");
+        UNTIL(fix_nics_open() == 1);
+        UNTIL(fix_want(a, b) == p && rnic_pair_state(p) != RNIC_PAIR_NONE);
+    }
+    fix_expect(p, RNIC_PAIR_UP);
+    fix_vm_free(a);
+    fix_vm_free(b);
+    fix_stop();
+    softnic_do("remove p0");
+}
+
 /* The daemon is replaced: all channels go before the NICs are closed, and come back. */
 static bool suspended;
 
@@ -232,6 +272,37 @@ static void suspend(void *unused)
 
     g_assert_true(rnic_nics_suspend(not_at_once, &err));
     suspended = true;
+}
+
+/* While channels become fewer that may take longer than else. */
+static void test_suspend_slowly(void)
+{
+    struct fixvm *v[11];
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    for (unsigned i = 0; i < 11; i++) {
+        v[i] = fix_vm("net", 1 + i);
+        if (i) {
+            fix_expect(fix_want(v[0], v[i]), RNIC_PAIR_UP);
+        }
+    }
+    rnic_close_ms = 2000;
+    softnic_do("delay cm_destroy_id 0 150000");
+    suspended = false;
+    coro_run(suspend, NULL);
+    UNTIL(suspended);
+    softnic_do("clear");
+    rnic_close_ms = 60000;
+    rnic_nics_resume();
+    UNTIL(fix_nics_open() == 1);
+    for (unsigned i = 0; i < 11; i++) {
+        fix_vm_free(v[i]);
+    }
+    fix_stop();
+    softnic_do("remove p0");
 }
 
 static void test_suspend(void)
@@ -301,7 +372,7 @@ static void test_faults(void)
             fix_let_turn(2);
             while (rnic_pair_state(p) != RNIC_PAIR_UP) { /* it was about to break */
                 fix_want(a, b);
-                fix_iterate(INT64_MAX);
+                fix_iterate(INT64_MAX, "");
             }
             fix_vm_free(a);
             fix_vm_free(b);
@@ -408,6 +479,140 @@ static void test_patience(void)
     softnic_do("remove p0");
 }
 
+/* It fails when nobody waits any more: that it may be made anew is told then, too. */
+static void test_late_failure(void)
+{
+    struct fixvm *a, *b;
+    struct rnic_pair *p;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    rnic_make_ms = 20;
+    a = fix_vm("net", 1);
+    b = fix_vm("net", 2);
+    softnic_do("delay cm_resolve_route 1 200000");
+    softnic_do("fail cm_resolve_route 1 EIO");
+    p = fix_want(a, b);
+    UNTIL(a->changes == 1);
+    g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_NONE);
+    g_assert_true(p->making);
+    UNTIL(a->changes == 2);
+    g_assert_false(p->making);
+    rnic_make_ms = 20000;
+    fix_want(a, b);
+    fix_expect(p, RNIC_PAIR_UP);
+    fix_vm_free(a);
+    fix_vm_free(b);
+    fix_stop();
+    softnic_do("remove p0");
+}
+
+/* A call stands in the kernel: others go on by the other NIC, and this pair, too. */
+static void test_stands(void)
+{
+    struct fixvm *v[4];
+    struct rnic_pair *p, *q;
+    struct rnic_cm *n0;
+    char *name;
+
+    fix_start();
+    two_nics();
+    for (unsigned i = 0; i < 4; i++) {
+        v[i] = fix_vm("net", 1 + i);
+    }
+    rnic_make_ms = 20;
+    rnic_late_ms = 1500;
+    softnic_do("delay cm_connect 1 5000000");
+    p = fix_want(v[0], v[1]);
+    n0 = p->end->cm;
+    UNTIL(p->end->ch && v[0]->changes == 1); /* then it connects */
+    p->end->deadline = g_get_monotonic_time();
+    rnic_pairs_nics_changed(); /* for its timer */
+    UNTIL(!p->making);
+    rnic_make_ms = 20000;
+    UNTIL(fix_want(v[0], v[1]) == p && rnic_pair_state(p) == RNIC_PAIR_UP);
+    name = nic_name(v[0], p);
+    g_assert_cmpstr(name, !=, n0->name);
+    g_free(name);
+    UNTIL(!rnic_cm_serves(n0, "net"));
+    q = fix_want(v[2], v[3]);
+    fix_expect(q, RNIC_PAIR_UP);
+    name = nic_name(v[2], q);
+    g_assert_cmpstr(name, !=, n0->name);
+    g_free(name);
+    g_assert_cmpuint(n0->n_ends, >, 0); /* it still stands */
+    v[0]->changes = 0;
+    rnic_pair_break(p, "the test wants it");
+    UNTIL(rnic_cm_serves(n0, "net"));
+    g_assert_cmpuint(v[0]->changes, >, 0);
+    for (unsigned i = 0; i < 4; i++) {
+        fix_vm_free(v[i]);
+    }
+    fix_stop();
+    softnic_do("remove p0");
+    softnic_do("remove p1");
+}
+
+/* Who ends a channel has its reason: that is no failure, also if the connection manager
+ * tells of it later than the flushed receives do. */
+static void test_honest_end(void)
+{
+    struct fixvm *a, *b;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1 iwarp");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    a = fix_vm("net", 1);
+    b = fix_vm("net", 2);
+    softnic_do("delay cm_get_event 0 10000");
+    for (unsigned i = 0; i < 3; i++) {
+        struct rnic_pair *p, *q = fix_want(b, a);
+
+        UNTIL((p = fix_want(a, b)) && rnic_pair_state(p) == RNIC_PAIR_UP &&
+              rnic_pair_state(q) == RNIC_PAIR_UP);
+        g_assert_nonnull(fix_begin(a, p, 1, 1));
+        rnic_pair_break(q, "the test wants it");
+        fix_expect(p, RNIC_PAIR_NONE);
+        UNTIL(!fix_ends());
+        g_assert_cmpint(p->failed_at, ==, 0);
+    }
+    fix_vm_free(a);
+    fix_vm_free(b);
+    fix_stop();
+    softnic_do("remove p0");
+}
+
+/* There is no memory for an event: it is taken later, and nothing is lost by it. */
+static void test_no_memory(void)
+{
+    struct fixvm *v[3];
+    struct rnic_pair *p, *q;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    for (unsigned i = 0; i < 3; i++) {
+        v[i] = fix_vm("net", 1 + i);
+    }
+    p = fix_want(v[0], v[1]);
+    fix_expect(p, RNIC_PAIR_UP);
+    softnic_do("fail cm_get_event 1 ENOMEM");
+    softnic_do("fail cm_get_event 2 EBUSY");
+    q = fix_want(v[0], v[2]);
+    fix_expect(q, RNIC_PAIR_UP);
+    g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_UP);
+    fix_traffic(v[0], p, v[1]);
+    for (unsigned i = 0; i < 3; i++) {
+        fix_vm_free(v[i]);
+    }
+    fix_stop();
+    softnic_do("remove p0");
+}
+
 /* A channel that fails twice rests; so do both sides. */
 static void test_rest(void)
 {
@@ -481,6 +686,11 @@ static void test_idle(void)
     fix_let_turn(5);
     g_assert_cmpint(rnic_pair_state(p[3]), ==, RNIC_PAIR_NONE);
     g_assert_cmpuint(fix_ends(), ==, 6);
+    v[4]->changes = 0;
+    UNTIL(v[4]->changes > 0); /* it may be asked for again, and is refused again */
+    fix_want(v[4], v[3]);
+    UNTIL(rnic_pair_state(p[3]) != RNIC_PAIR_MAKING);
+    g_assert_cmpint(rnic_pair_state(p[3]), ==, RNIC_PAIR_NONE);
     rnic_idle_ms = 50;
     fix_let_turn(60);
     fix_traffic(v[4], p[0], v[0]);
@@ -510,11 +720,17 @@ int main(int argc, char **argv)
 
         g_test_add_data_func(path, GUINT_TO_POINTER(i), test_loss);
     }
+    g_test_add_func("/rnic-pair/removed", test_removed);
     g_test_add_func("/rnic-pair/suspend", test_suspend);
+    g_test_add_func("/rnic-pair/suspend-slowly", test_suspend_slowly);
     g_test_add_func("/rnic-pair/faults", test_faults);
     g_test_add_func("/rnic-pair/vm-goes", test_vm_goes);
     g_test_add_func("/rnic-pair/vm-goes-slowly", test_vm_goes_slowly);
     g_test_add_func("/rnic-pair/patience", test_patience);
+    g_test_add_func("/rnic-pair/late-failure", test_late_failure);
+    g_test_add_func("/rnic-pair/stands", test_stands);
+    g_test_add_func("/rnic-pair/honest-end", test_honest_end);
+    g_test_add_func("/rnic-pair/no-memory", test_no_memory);
     g_test_add_func("/rnic-pair/rest", test_rest);
     g_test_add_func("/rnic-pair/idle", test_idle);
     ret = g_test_run();

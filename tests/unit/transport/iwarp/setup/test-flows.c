@@ -70,6 +70,8 @@ bool __wrap_rnic_vm_arm(struct rnic_vm *rv, uint64_t now);
 void __wrap_rnic_vm_woken(struct rnic_vm *rv);
 struct rnic_pair *__wrap_rnic_pair_want(struct rnic_vm *rv, struct peer *peer,
                                         const uint64_t owner[2], const char *network);
+void __wrap_rnic_pair_hold(struct rnic_pair *p);
+void __wrap_rnic_pair_let_go(struct rnic_pair *p);
 enum rnic_pair_state __wrap_rnic_pair_state(const struct rnic_pair *p);
 struct rnic_vm *__wrap_rnic_pair_vm(const struct rnic_pair *p);
 struct peer *__wrap_rnic_pair_peer(const struct rnic_pair *p);
@@ -150,6 +152,19 @@ struct rnic_pair *__wrap_rnic_pair_want(struct rnic_vm *rv, struct peer *peer,
     memcpy(active.owner, owner, sizeof(active.owner));
     memcpy(passive.owner, owner, sizeof(passive.owner));
     return &active;
+}
+
+/* Under the token, and by the main thread. */
+static _Atomic int n_held;
+
+void __wrap_rnic_pair_hold(struct rnic_pair *p)
+{
+    atomic_fetch_add(&n_held, 1);
+}
+
+void __wrap_rnic_pair_let_go(struct rnic_pair *p)
+{
+    g_assert_cmpint(atomic_fetch_sub(&n_held, 1), >, 0);
 }
 
 enum rnic_pair_state __wrap_rnic_pair_state(const struct rnic_pair *p)
@@ -418,6 +433,7 @@ static void begin(enum rnic_pair_state s)
 static void end(void)
 {
     testdev_free(td);
+    g_assert_cmpint(n_held, ==, 0);
     tcp_close();
     config_free(cfg);
     testdev_stop();
@@ -750,6 +766,21 @@ static void test_lost(void)
     end();
 }
 
+/* One that comes up while a stream by TCP is made: whoever has none yet is not told. */
+static void test_meanwhile(void)
+{
+    struct conn *i, *r;
+
+    begin(RNIC_PAIR_NONE);
+    make_pair(&i, &r);
+    REACH(i->setup);
+    state = RNIC_PAIR_UP;
+    ops->changed(&active);
+    go_up(i, r);
+    g_assert_true(is_by_flow(i) && is_by_flow(r));
+    end();
+}
+
 /* One that is being made is waited for; and so are others that the peer has to answer. */
 static void test_waits(void)
 {
@@ -814,6 +845,7 @@ int main(int argc, char **argv)
     g_test_add_func("/flows/openeds", test_openeds);
     g_test_add_func("/flows/astray", test_astray);
     g_test_add_func("/flows/lost", test_lost);
+    g_test_add_func("/flows/meanwhile", test_meanwhile);
     g_test_add_func("/flows/waits", test_waits);
     return g_test_run();
 }
