@@ -102,6 +102,7 @@ struct vg_daemon *host_start(unsigned i, const struct host_opts *opts)
     GString *keys = g_string_new(opts->daemon_keys ? opts->daemon_keys : "");
     struct vg_daemon_opts o = {.n_vms = opts->n_vms,
                                .poll_us = -1,
+                               .nic = own,
                                .vm_keys =
                                    opts->vm_keys ? opts->vm_keys : "addresses=any"};
     struct vg_daemon *d;
