@@ -235,17 +235,31 @@ static gpointer change_paths(gpointer unused)
     return NULL;
 }
 
-static void test_changes(gconstpointer style)
+/* Options for two VMs of the hosts, which are there now. */
+static struct vgt_opts begin(gconstpointer style)
 {
-    const struct host_opts o = {.n_vms = 2, .daemon_keys = "workers=2\npeer-timeout=4"};
+    const struct host_opts o = {.n_vms = 4, .daemon_keys = "workers=2\npeer-timeout=4"};
     struct vgt_opts vo = vgt_opts_of(style);
-    GThread *thread;
 
     relay = relay_hosts(host, &(struct relay_opts){0}, &o);
     vgt_daemon = host[0];
     vo.conn = patient;
     vo.daemon[0] = host[0];
     vo.daemon[1] = host[1];
+    return vo;
+}
+
+static void end(void)
+{
+    relay_hosts_stop(relay, host);
+    vgt_daemon = NULL;
+}
+
+static void test_changes(gconstpointer style)
+{
+    struct vgt_opts vo = begin(style);
+    GThread *thread;
+
     vgt_traffic_open(&traffic, 0, 1, N_QPS, 8, 20000, &vo);
     vgt_traffic_run(&traffic, 10);
     await_path(true);
@@ -259,8 +273,47 @@ static void test_changes(gconstpointer style)
     g_test_message("%" PRIu64 " operations; nothing came for %" PRId64 " ms at most",
                    traffic.ops, traffic.still_ns / 1000000);
     vgt_traffic_close(&traffic);
-    relay_hosts_stop(relay, host);
-    vgt_daemon = NULL;
+    end();
+}
+
+static bool is_by(const struct vgt_pair *p, const char *member, const char *what)
+{
+    g_autoptr(JsonNode) list =
+        vg_ctl_json(p->s[0].g->d, "qp list vm%u", p->s[0].g->index);
+    JsonObject *row = vg_qp_row(list, p->s[0].qp->handle);
+
+    return strcmp(json_object_get_string_member(row, member), what) == 0;
+}
+
+/*
+ * A NIC comes while a connection by TCP begins, which knows of none then.  It takes the
+ * channel nevertheless, as the other two VMs' does, which was there before.
+ */
+static void test_while_it_begins(void)
+{
+    struct vgt_opts vo = begin(GUINT_TO_POINTER(VGT_EXTENDED));
+    struct vgt_pair first, p;
+    unsigned begun;
+
+    vg_daemon_nic(host[1], "down soft0");
+    vgt_await(nic_is(1, "down"));
+    vgt_pair_open(&first, 2, 3, &vo);
+    vgt_write_once(&first, 1);
+    g_assert_true(is_by(&first, "transport", "tcp"));
+    vgt_pair_open(&p, 0, 1, &vo);
+    begun = relay_begun(relay);
+    relay_stall(relay, true); /* an answer to the first frame does not come back */
+    vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
+    vgt_await(relay_begun(relay) > begun);
+    vg_daemon_nic(host[1], "up soft0");
+    vgt_await(is_by(&first, "transport", "rnic"));
+    relay_stall(relay, false);
+    vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
+    vgt_await(is_by(&p, "transport", "rnic"));
+    vgt_write_once(&p, 2);
+    vgt_pair_close(&p);
+    vgt_pair_close(&first);
+    end();
 }
 
 int main(int argc, char **argv)
@@ -268,6 +321,7 @@ int main(int argc, char **argv)
     static const struct vgt_both both[] = {{"changes", test_changes}};
 
     vgt_init(&argc, &argv, 600);
+    g_test_add_func("/rnic-moves/while-it-begins", test_while_it_begins);
     vgt_add_both("rnic-moves", both, G_N_ELEMENTS(both));
     return vgt_run();
 }
