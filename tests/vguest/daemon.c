@@ -269,7 +269,8 @@ static void check_log(struct vg_daemon *d)
                                       "WARNING: ThreadSanitizer",
                                       "ERROR: UndefinedBehaviorSanitizer",
                                       "CRITICAL **",
-                                      "Bail out"};
+                                      "Bail out",
+                                      "softnic: "};
     char *text = NULL;
 
     g_assert_true(g_file_get_contents(d->log, &text, NULL, NULL));
