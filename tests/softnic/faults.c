@@ -547,13 +547,13 @@ __attribute__((constructor)) static void softnic_init(void)
 __attribute__((destructor)) static void softnic_exit(void)
 {
     pthread_mutex_lock(&soft.lock);
-    if (soft.objects) {
+    if (soft.dir && soft.objects) {
         fprintf(stderr, "softnic: %" PRId64 " objects are left\n", soft.objects);
     }
     for (unsigned i = 0; i < soft.devs->len; i++) {
         struct softdev *dev = soft.devs->pdata[i];
 
-        if (dev->rnr) {
+        if (soft.dir && dev->rnr) {
             fprintf(stderr, "softnic: a receiver was not ready %" PRId64 " times\n",
                     dev->rnr);
         }

@@ -161,7 +161,10 @@ static void remove_fabric(void)
 static const char *fabric(void)
 {
     if (!fabric_dir) {
-        fabric_dir = g_dir_make_tmp("vguest-nics-XXXXXX", NULL);
+        /* That of this program's own NIC, if it has one. */
+        fabric_dir = g_getenv("PVRDMA_SOFTNIC")
+                         ? g_strdup(g_getenv("PVRDMA_SOFTNIC"))
+                         : g_dir_make_tmp("vguest-nics-XXXXXX", NULL);
         g_assert_nonnull(fabric_dir);
         atexit(remove_fabric);
     }

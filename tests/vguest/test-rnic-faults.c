@@ -69,29 +69,6 @@ static const struct entry {
     {"free_device_list", false, true},
 };
 
-static bool nic_is(unsigned h, const char *state)
-{
-    g_autoptr(JsonNode) node = vg_ctl_json(host[h], "nic list");
-    JsonArray *all = json_object_get_array_member(json_node_get_object(node), "nics");
-    JsonObject *nic = json_array_get_object_element(all, 0);
-
-    return strcmp(json_object_get_string_member(nic, "state"), state) == 0;
-}
-
-static bool all_by_channel(void)
-{
-    g_autoptr(JsonNode) list = vg_ctl_json(host[0], "qp list vm0");
-
-    for (unsigned q = 0; q < N_QPS; q++) {
-        JsonObject *row = vg_qp_row(list, traffic.qp[0][q]->handle);
-
-        if (strcmp(json_object_get_string_member(row, "transport"), "rnic") != 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
 /*
  * Host @h's NIC goes, or its link does, and comes back with @rule.  If it has failed too
  * often the daemon is replaced: the next one knows nothing of that, or of the rule.
@@ -99,15 +76,15 @@ static bool all_by_channel(void)
 static void come_back(unsigned h, bool link, const char *rule)
 {
     vg_daemon_nic(host[h], link ? "down soft0" : "remove soft0");
-    vgt_await(!nic_is(h, "up"));
+    vgt_await(!host_nic_is(host[h], "up"));
     if (link) {
         vg_daemon_nic(host[h], "%s;up soft0", rule);
     } else {
         vg_daemon_nic(host[h], "%s;add soft0 %s", rule, host[h]->nic);
     }
     vgt_traffic_run(&traffic, 5);
-    vgt_await(nic_is(h, "up") || nic_is(h, "resting"));
-    if (nic_is(h, "resting")) {
+    vgt_await(host_nic_is(host[h], "up") || host_nic_is(host[h], "resting"));
+    if (host_nic_is(host[h], "resting")) {
         vgt_restart(host[h]);
     }
     vgt_traffic_run(&traffic, 20);
@@ -121,7 +98,7 @@ static void begin(void)
     if (!traffic.nqp) {
         vgt_traffic_open(&traffic, 0, 1, N_QPS, 4, 20000, &o);
         vgt_traffic_run(&traffic, 20);
-        vgt_await(all_by_channel());
+        vgt_await(host_traffic_by(&traffic, 0, "rnic"));
     }
 }
 
@@ -155,7 +132,7 @@ static void test_end(void)
     begin();
     come_back(0, true, "clear");
     come_back(1, true, "clear");
-    vgt_await((vgt_traffic_run(&traffic, 1), all_by_channel()));
+    vgt_await((vgt_traffic_run(&traffic, 1), host_traffic_by(&traffic, 0, "rnic")));
     g_test_message("%" PRIu64 " operations", traffic.ops);
     vgt_traffic_close(&traffic);
 }

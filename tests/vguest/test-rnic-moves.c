@@ -30,39 +30,11 @@ static gint done; /* all changes */
 
 /* ---- what is seen ---- */
 
-/* Of host @h: are all queue pairs on a channel, or none? */
-static bool all_by(unsigned h, bool channel)
-{
-    g_autoptr(JsonNode) list = vg_ctl_json(host[h], "qp list vm%u", h);
-
-    for (unsigned q = 0; q < N_QPS; q++) {
-        JsonObject *row = vg_qp_row(list, traffic.qp[h][q]->handle);
-        bool is = strcmp(json_object_get_string_member(row, "transport"), "rnic") == 0;
-        const char *nic = json_object_get_string_member(row, "nic");
-
-        g_assert_cmpstr(nic, ==, is ? "soft0" : "-");
-        if (is != channel) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static void await_path(bool channel)
 {
     for (unsigned h = 0; h < 2; h++) {
-        vgt_await(all_by(h, channel));
+        vgt_await(host_traffic_by(&traffic, h, channel ? "rnic" : "tcp"));
     }
-}
-
-/* The state of host @h's NIC. */
-static bool nic_is(unsigned h, const char *state)
-{
-    g_autoptr(JsonNode) node = vg_ctl_json(host[h], "nic list");
-    JsonArray *all = json_object_get_array_member(json_node_get_object(node), "nics");
-    JsonObject *nic = json_array_get_object_element(all, 0);
-
-    return strcmp(json_object_get_string_member(nic, "state"), state) == 0;
 }
 
 /* How many channels have broken, on both hosts. */
@@ -86,7 +58,7 @@ static unsigned broken(void)
 static void port_off_and_on(unsigned h)
 {
     vg_daemon_nic(host[h], "down soft0");
-    vgt_await(nic_is(h, "down"));
+    vgt_await(host_nic_is(host[h], "down"));
     await_path(false);
     vg_daemon_nic(host[h], "up soft0");
 }
@@ -135,8 +107,8 @@ static void silence(unsigned h)
 static void back(unsigned h)
 {
     vg_daemon_nic(host[h], "add soft0 %s", host[h]->nic);
-    vgt_await(nic_is(h, "up") || nic_is(h, "resting"));
-    if (nic_is(h, "resting")) {
+    vgt_await(host_nic_is(host[h], "up") || host_nic_is(host[h], "resting"));
+    if (host_nic_is(host[h], "resting")) {
         vgt_restart(host[h]);
     }
 }
@@ -178,10 +150,10 @@ static void link_loss(unsigned h)
     host_wait_up(host[h], 1 - h, false);
     if (port) {
         vg_daemon_nic(host[h], "down soft0");
-        vgt_await(nic_is(h, "down"));
+        vgt_await(host_nic_is(host[h], "down"));
         vg_daemon_nic(host[h], "up soft0");
     } else {
-        g_assert_true(all_by(h, true));
+        g_assert_true(host_traffic_by(&traffic, h, "rnic"));
     }
     relay_cut(relay, false);
     host_wait_up(host[0], 1, true);
@@ -296,7 +268,7 @@ static void test_while_it_begins(void)
     unsigned begun;
 
     vg_daemon_nic(host[1], "down soft0");
-    vgt_await(nic_is(1, "down"));
+    vgt_await(host_nic_is(host[1], "down"));
     vgt_pair_open(&first, 2, 3, &vo);
     vgt_write_once(&first, 1);
     g_assert_true(is_by(&first, "transport", "tcp"));
