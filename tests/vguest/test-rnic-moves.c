@@ -106,6 +106,7 @@ static void silence(unsigned h)
 /* Back, if it need not rest; a daemon that is new knows of no failures. */
 static void back(unsigned h)
 {
+    vgt_await(!host_nic_is(host[h], "up"));
     vg_daemon_nic(host[h], "add soft0 %s", host[h]->nic);
     vgt_await(host_nic_is(host[h], "up") || host_nic_is(host[h], "resting"));
     if (host_nic_is(host[h], "resting")) {
