@@ -59,7 +59,7 @@ struct relay {
     pthread_mutex_t lock; /* protects these two */
     bool cuts_starts;
     struct relay_start_cut start_cut;
-    _Atomic unsigned starts_cut, begun;
+    _Atomic unsigned starts_cut;
     _Atomic bool refuse, reset;
     _Atomic bool stop, stalled[2], cut; /* [host that sends] */
     _Atomic unsigned resets, closes, rounds;
@@ -217,7 +217,6 @@ static bool carry(struct relay *r, struct through *t, unsigned k)
             t->iwarp = w->buf[0] == 'M'; /* of MPA's key */
             t->left = t->iwarp ? lifetime(r) : UINT64_MAX;
             if (t->iwarp) {
-                atomic_fetch_add(&r->begun, 1);
                 choose(r, t);
             }
         }
@@ -414,11 +413,6 @@ void relay_cut_starts(struct relay *r, const struct relay_start_cut *cut)
 unsigned relay_starts_cut(const struct relay *r)
 {
     return atomic_load(&r->starts_cut);
-}
-
-unsigned relay_begun(const struct relay *r)
-{
-    return atomic_load(&r->begun);
 }
 
 void relay_refuse(struct relay *r, bool on)

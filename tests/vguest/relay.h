@@ -37,8 +37,6 @@ struct relay_start_cut {
 unsigned relay_resets(const struct relay *r);
 unsigned relay_closes(const struct relay *r);
 uint64_t relay_carried(const struct relay *r);
-/* How many iWARP connections have begun: the first frame of each has come. */
-unsigned relay_begun(const struct relay *r);
 /* No byte of an iWARP connection goes on, but nothing is closed. */
 void relay_stall(struct relay *r, bool on);
 /* The same of what host @host sends. */

@@ -249,52 +249,11 @@ static void test_changes(gconstpointer style)
     end();
 }
 
-static bool is_by(const struct vgt_pair *p, const char *member, const char *what)
-{
-    g_autoptr(JsonNode) list =
-        vg_ctl_json(p->s[0].g->d, "qp list vm%u", p->s[0].g->index);
-    JsonObject *row = vg_qp_row(list, p->s[0].qp->handle);
-
-    return strcmp(json_object_get_string_member(row, member), what) == 0;
-}
-
-/*
- * A NIC comes while a connection by TCP begins, which knows of none then.  It takes the
- * channel nevertheless, as the other two VMs' does, which was there before.
- */
-static void test_while_it_begins(void)
-{
-    struct vgt_opts vo = begin(GUINT_TO_POINTER(VGT_EXTENDED));
-    struct vgt_pair first, p;
-    unsigned begun;
-
-    vg_daemon_nic(host[1], "down soft0");
-    vgt_await(host_nic_is(host[1], "down"));
-    vgt_pair_open(&first, 2, 3, &vo);
-    vgt_write_once(&first, 1);
-    g_assert_true(is_by(&first, "transport", "tcp"));
-    vgt_pair_open(&p, 0, 1, &vo);
-    begun = relay_begun(relay);
-    relay_stall(relay, true); /* an answer to the first frame does not come back */
-    vgt_send(&p.s[0], 1, PVRDMA_WR_RDMA_WRITE, VGT_SIG, 0, 8, &p.s[1], 0);
-    vgt_await(relay_begun(relay) > begun);
-    vg_daemon_nic(host[1], "up soft0");
-    vgt_await(is_by(&first, "transport", "rnic"));
-    relay_stall(relay, false);
-    vgt_expect(p.s[0].scq, 1, PVRDMA_WC_SUCCESS);
-    vgt_await(is_by(&p, "transport", "rnic"));
-    vgt_write_once(&p, 2);
-    vgt_pair_close(&p);
-    vgt_pair_close(&first);
-    end();
-}
-
 int main(int argc, char **argv)
 {
     static const struct vgt_both both[] = {{"changes", test_changes}};
 
     vgt_init(&argc, &argv, 600);
-    g_test_add_func("/rnic-moves/while-it-begins", test_while_it_begins);
     vgt_add_both("rnic-moves", both, G_N_ELEMENTS(both));
     return vgt_run();
 }

@@ -34,7 +34,6 @@
 #include <unistd.h>
 
 #include "base/fdwatch.h"
-#include "transport/iwarp/deferred.h"
 #include "transport/iwarp/iwarp.h"
 #include "transport/iwarp/linger.h"
 #include "transport/transports.h"
@@ -483,20 +482,6 @@ static void setup_connect(struct conn *c, struct peer *peer)
         setup_set_joins(c, p);
     } else {
         handshake_connect(c, peer);
-    }
-}
-
-void setup_look_for_channel(struct conn *c)
-{
-    struct rnic_vm *rv = flows_channels(c->net);
-    struct rnic_pair *p = NULL;
-    struct peer *peer;
-
-    if (rv && setup_peer_of(c, &peer)) {
-        p = rnic_pair_want(rv, peer, c->location.claim.owner, c->network);
-    }
-    if (p && rnic_pair_state(p) == RNIC_PAIR_UP) {
-        conn_defer(c, DEFERRED_CHANNEL);
     }
 }
 

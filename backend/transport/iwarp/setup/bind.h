@@ -39,11 +39,6 @@ void setup_try_failed(struct conn *c);
 void setup_try_again(struct conn *c);
 /* Of channels: @p's state is another. */
 void setup_pair_changed(struct rnic_pair *p);
-/*
- * @c, an initiator, has a stream by TCP now: what its pair has told while that began has
- * found none.  The token may be held.
- */
-void setup_look_for_channel(struct conn *c);
 /* What was asked for and what is awaited: nothing of it any more, nor its port. */
 void setup_drop(struct conn *c);
 /* Is the queue pair one that could take messages, or has to say why it does not? */

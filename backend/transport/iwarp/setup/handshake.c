@@ -464,7 +464,6 @@ static void setup_up(struct setup *s, const struct framing *framing, bool ready,
 bool handshake_do_stream(struct conn *c)
 {
     struct setup *s = c->setup;
-    bool by_tcp = !s->pair;
     struct mpa_frame reply;
     struct hello peer;
 
@@ -476,9 +475,6 @@ bool handshake_do_stream(struct conn *c)
     if (!c->s && setup_is_ready(c) && moves_is_current(c)) {
         setup_up(s, &s->framing, true, &s->own, &peer);
         c->up_at = now_ns();
-        if (by_tcp) {
-            setup_look_for_channel(c);
-        }
     } else {
         setup_free(s, true);
     }
