@@ -3,6 +3,7 @@
  * softnic: the table, the faults of its entries, and the commands of a test.
  */
 #include <ctype.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <arpa/inet.h>
@@ -546,9 +547,16 @@ __attribute__((constructor)) static void softnic_init(void)
 __attribute__((destructor)) static void softnic_exit(void)
 {
     pthread_mutex_lock(&soft.lock);
+    if (soft.dir && soft.objects) {
+        fprintf(stderr, "softnic: %" PRId64 " objects are left\n", soft.objects);
+    }
     for (unsigned i = 0; i < soft.devs->len; i++) {
         struct softdev *dev = soft.devs->pdata[i];
 
+        if (soft.dir && dev->rnr) {
+            fprintf(stderr, "softnic: a receiver was not ready %" PRId64 " times\n",
+                    dev->rnr);
+        }
         rmdir(dev->ibv.dev_path);
         rmdir(dev->ibv.ibdev_path);
     }

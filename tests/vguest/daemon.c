@@ -90,8 +90,8 @@ static void write_config(struct vg_daemon *d, const struct vg_daemon_opts *o)
     if (o->daemon_keys) {
         g_string_append_printf(s, "%s\n", o->daemon_keys);
     }
-    if (!g_strcmp0(g_getenv("VGUEST_PATH"), "rnic")) { /* by PVRDMA_SOFTNIC_DO */
-        g_string_append(s, "[nic soft0]\ndevice=soft0\naddress=127.0.0.1\n");
+    if (d->nic) {
+        g_string_append_printf(s, "[nic soft0]\ndevice=soft0\naddress=%s\n", d->nic);
     }
     for (unsigned i = 0; i < o->n_vms; i++) {
         g_string_append_printf(s,
@@ -133,6 +133,44 @@ static bool daemon_ready(struct vg_daemon *d)
     return can_connect(d->control);
 }
 
+static void remove_dir(const char *path)
+{
+    GDir *dir = g_dir_open(path, 0, NULL);
+    const char *name;
+
+    while (dir && (name = g_dir_read_name(dir))) {
+        char *file = g_build_filename(path, name, NULL);
+
+        g_unlink(file);
+        g_free(file);
+    }
+    if (dir) {
+        g_dir_close(dir);
+    }
+    g_rmdir(path);
+}
+
+static char *fabric_dir;
+
+static void remove_fabric(void)
+{
+    remove_dir(fabric_dir);
+}
+
+/* Where the NICs in memory of all daemons meet (tests/softnic). */
+static const char *fabric(void)
+{
+    if (!fabric_dir) {
+        /* That of this program's own NIC, if it has one. */
+        fabric_dir = g_getenv("PVRDMA_SOFTNIC")
+                         ? g_strdup(g_getenv("PVRDMA_SOFTNIC"))
+                         : g_dir_make_tmp("vguest-nics-XXXXXX", NULL);
+        g_assert_nonnull(fabric_dir);
+        atexit(remove_fabric);
+    }
+    return fabric_dir;
+}
+
 static void child_setup(void *data)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -162,6 +200,12 @@ static void spawn(struct vg_daemon *d, const int *fds, unsigned n, const char *n
     g_assert_cmpuint(n, <=, G_N_ELEMENTS(targets));
     for (unsigned i = 0; i < n; i++) {
         targets[i] = 3 + (int)i;
+    }
+    if (d->nic) {
+        g_autofree char *add = g_strdup_printf("add soft0 %s", d->nic);
+
+        env = g_environ_setenv(env, "PVRDMA_SOFTNIC", fabric(), TRUE);
+        env = g_environ_setenv(env, "PVRDMA_SOFTNIC_DO", add, TRUE);
     }
     if (names) {
         env = g_environ_setenv(env, "LISTEN_FDS", count, TRUE);
@@ -211,6 +255,9 @@ struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts)
     g_strlcpy(logs[n_logs++ % G_N_ELEMENTS(logs)], d->log, sizeof(logs[0]));
     sigaction(SIGABRT, &sa, NULL);
     sigaction(SIGTRAP, &sa, NULL); /* g_error() */
+    if (!g_strcmp0(g_getenv("VGUEST_PATH"), "rnic")) {
+        d->nic = g_strdup(opts->nic ? opts->nic : "127.0.0.1");
+    }
     write_config(d, opts);
     spawn(d, NULL, 0, NULL);
     wait_ready(d);
@@ -225,7 +272,8 @@ static void check_log(struct vg_daemon *d)
                                       "WARNING: ThreadSanitizer",
                                       "ERROR: UndefinedBehaviorSanitizer",
                                       "CRITICAL **",
-                                      "Bail out"};
+                                      "Bail out",
+                                      "softnic: "};
     char *text = NULL;
 
     g_assert_true(g_file_get_contents(d->log, &text, NULL, NULL));
@@ -259,23 +307,6 @@ static bool is_stopping(const struct vg_daemon *d)
 }
 #endif
 
-static void remove_dir(const char *path)
-{
-    GDir *dir = g_dir_open(path, 0, NULL);
-    const char *name;
-
-    while (dir && (name = g_dir_read_name(dir))) {
-        char *file = g_build_filename(path, name, NULL);
-
-        g_unlink(file);
-        g_free(file);
-    }
-    if (dir) {
-        g_dir_close(dir);
-    }
-    g_rmdir(path);
-}
-
 static void forget(struct vg_daemon *d)
 {
     remove_dir(d->dir);
@@ -283,7 +314,25 @@ static void forget(struct vg_daemon *d)
     g_free(d->config);
     g_free(d->control);
     g_free(d->log);
+    g_free(d->nic);
     g_free(d);
+}
+
+void vg_daemon_nic(const struct vg_daemon *d, const char *fmt, ...)
+{
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    g_autofree char *text = NULL;
+    va_list ap;
+
+    va_start(ap, fmt);
+    text = g_strdup_vprintf(fmt, ap);
+    va_end(ap);
+    g_snprintf(sa.sun_path, sizeof(sa.sun_path), "%s/ctl-%d", fabric(), (int)d->pid);
+    if (sendto(fd, text, strlen(text), 0, (struct sockaddr *)&sa, sizeof(sa)) < 0) {
+        g_error("%s: %s", sa.sun_path, g_strerror(errno));
+    }
+    close(fd);
 }
 
 void vg_daemon_again(struct vg_daemon *d, const int *fds, unsigned n, const char *names)

@@ -102,6 +102,7 @@ struct vg_daemon *host_start(unsigned i, const struct host_opts *opts)
     GString *keys = g_string_new(opts->daemon_keys ? opts->daemon_keys : "");
     struct vg_daemon_opts o = {.n_vms = opts->n_vms,
                                .poll_us = -1,
+                               .nic = own,
                                .vm_keys =
                                    opts->vm_keys ? opts->vm_keys : "addresses=any"};
     struct vg_daemon *d;
@@ -248,6 +249,30 @@ void host_wait_logged(const struct vg_daemon *d, const char *words)
         }
         g_usleep(5000);
     }
+}
+
+bool host_nic_is(const struct vg_daemon *d, const char *state)
+{
+    g_autoptr(JsonNode) node = vg_ctl_json(d, "nic list");
+    JsonArray *all = json_object_get_array_member(json_node_get_object(node), "nics");
+    JsonObject *nic = json_array_get_object_element(all, 0);
+
+    return strcmp(json_object_get_string_member(nic, "state"), state) == 0;
+}
+
+bool host_traffic_by(const struct vgt_traffic *t, unsigned i, const char *transport)
+{
+    const struct vguest *g = t->s[i].g;
+    g_autoptr(JsonNode) list = vg_ctl_json(g->d, "qp list vm%u", g->index);
+
+    for (unsigned q = 0; q < t->nqp; q++) {
+        JsonObject *row = vg_qp_row(list, t->qp[i][q]->handle);
+
+        if (strcmp(json_object_get_string_member(row, "transport"), transport) != 0) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* ---- what is said of it ---- */

@@ -49,6 +49,10 @@ int64_t host_int(const struct vg_daemon *d, const char *name);
 void host_wait_up(const struct vg_daemon *d, unsigned peer, bool up);
 /* Wait until its member @name is at least @n. */
 void host_wait_int(const struct vg_daemon *d, unsigned peer, const char *name, int64_t n);
+/* Is the one NIC that @d has in that state? */
+bool host_nic_is(const struct vg_daemon *d, const char *state);
+/* Do all queue pairs of side @i go by @transport? */
+bool host_traffic_by(const struct vgt_traffic *t, unsigned i, const char *transport);
 /* The first line of docs/hosts.md that has @words, without blanks around; to be freed. */
 char *hosts_documented(const char *words);
 /* Wait until @d's log has @words. */

@@ -263,11 +263,13 @@ static void check_paths(const struct lane *lane, unsigned n)
         g_autofree char *name = i ? g_strdup_printf("host%u", i) : g_strdup("-");
         JsonObject *row = vg_qp_row(list, lane[i].qp->handle);
 
-        g_assert_cmpstr(json_object_get_string_member(row, "transport"), ==,
-                        i ? "tcp" : "copy");
+        if (!vgt_by_streams()) { /* else a channel may have broken */
+            g_assert_cmpstr(json_object_get_string_member(row, "transport"), ==,
+                            i ? "tcp" : "copy");
+        }
         g_assert_cmpstr(json_object_get_string_member(row, "host"), ==, name);
         g_assert_cmpstr(json_object_get_string_member(row, "connection"), ==,
-                        i ? "up" : "-");
+                        i || vgt_by_streams() ? "up" : "-");
         g_assert_cmpint(json_object_get_int_member(row, "in_flight_bytes"), ==, 0);
     }
 }

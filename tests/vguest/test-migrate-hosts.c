@@ -209,14 +209,15 @@ static bool arrives(struct vgt_pair *p, uint64_t id)
 
 /*
  * The same of an unreliable connection.  Its sender stands still meanwhile, else it finds
- * that its peer does, and loses the message for that.  It is sent anew on this host, and
- * lost on the way to another.  True: there was more of it to be sent.
+ * that its peer does, and loses the message for that.  It is sent anew by copy, and lost
+ * on the way to another host.  True: there was more of it to be sent.
  */
 static bool move_in_unreliable(struct vgt_pair *p, uint64_t id, const struct at *to)
 {
     struct vguest *sender = p->s[0].g, *g = p->s[1].g;
     struct vg_place place = vg_place_resuming(g, host[to->host], to->vm);
-    bool anew = to->host == 0, by_copy = g->d == host[0], half, whole;
+    bool copies = !vgt_by_streams(), anew = copies && to->host == 0;
+    bool by_copy = copies && g->d == host[0], half, whole;
     int64_t lost = -n_lost();
     struct pvrdma_cqe c;
 

@@ -49,6 +49,7 @@ struct vg_daemon_opts {
     const char *daemon_keys; /* further lines of [daemon], or NULL */
     const char *vm_keys;     /* further lines of each [vm], or NULL */
     const char *const *keys; /* n_vms further lines, of one [vm] each, or NULL */
+    const char *nic;         /* address of its NIC in memory; NULL: 127.0.0.1 */
 };
 
 struct vg_daemon {
@@ -57,6 +58,7 @@ struct vg_daemon {
     char *control;   /* admin socket */
     char *log;       /* its stderr */
     off_t log_begin; /* of what this one wrote; before it are those that it follows */
+    char *nic;       /* address of soft0, its NIC in memory (VGUEST_PATH rnic), or NULL */
     unsigned n_vms;
     pid_t pid;
 };
@@ -68,6 +70,9 @@ struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts);
 void vg_daemon_stop(struct vg_daemon *d);
 /* Connections that tests/reset has reset of daemons that were stopped. */
 unsigned long vg_daemon_resets(void);
+/* A command for its NIC (tests/softnic/softnic.h), without an answer. */
+void vg_daemon_nic(const struct vg_daemon *d, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 /* Bytes that came by channels in daemons that were stopped. */
 unsigned long vg_daemon_channel_bytes(void);
 /* SIGKILL, and the same. */

@@ -286,7 +286,8 @@ static void rx_back(struct rnic_channel *ch, struct rnic_buffer *b,
     if (rx->lost || rx->liar) {
         return;
     }
-    if (wc->opcode != IBV_WC_RECV || wc->byte_len > b->block->size) {
+    if (wc->opcode != IBV_WC_RECV || wc->wc_flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV) ||
+        wc->byte_len > b->block->size) {
         rx_lie(ch, "what came is no SEND");
         return;
     }

@@ -237,6 +237,10 @@ static ino_t folder_of(const struct ibv_device *dev)
 /* In the list it is there: open it, if it is not, and look at it. */
 static void look_at_device(struct look *l, struct ibv_device *dev)
 {
+    if (l->dev.ctx && l->dev.ctx->device != dev) { /* this one has the name now */
+        say(l, RNIC_NIC_ABSENT, "it has just been removed");
+        return;
+    }
     if (!l->dev.ctx) {
         errno = 0;
         l->dev.ctx = rnic_verbs->open_device(dev);

@@ -1099,6 +1099,8 @@ static void test_no_send(void)
     struct ibv_wc wc[] = {
         {.status = IBV_WC_SUCCESS, .opcode = IBV_WC_RECV_RDMA_WITH_IMM, .byte_len = 26},
         {.status = IBV_WC_SUCCESS, .opcode = IBV_WC_RECV, .byte_len = RNIC_SIZE_MIN + 1},
+        {.opcode = IBV_WC_RECV, .byte_len = 26, .wc_flags = IBV_WC_WITH_IMM},
+        {.opcode = IBV_WC_RECV, .byte_len = 26, .wc_flags = IBV_WC_WITH_INV},
     };
 
     for (unsigned i = 0; i < G_N_ELEMENTS(wc); i++) {

@@ -273,6 +273,27 @@ static void test_removed(void)
     softnic_do("remove rx0");
 }
 
+/* Another one has its name before we have looked. */
+static void test_replaced(void)
+{
+    gint64 end_at = g_get_monotonic_time() + WAIT_US;
+
+    begin();
+    softnic_do("add rp0 10.1.0.24");
+    group("a", "rp0", "10.1.0.24");
+    rnic_nics_start(cfg);
+    expect(RNIC_NIC_UP, "");
+    softnic_do("remove rp0;add rp0 10.1.0.24");
+    while (softnic_count("contexts", "rp0") != 1) {
+        g_assert_cmpint(g_get_monotonic_time(), <, end_at);
+        g_main_context_iteration(NULL, TRUE);
+    }
+    expect(RNIC_NIC_UP, "");
+    g_assert_cmpuint(nic_of("a")->failures, ==, 0);
+    end();
+    softnic_do("remove rp0");
+}
+
 /* It opens, and answers nothing: its events are not read, which would block. */
 static void test_unasked(void)
 {
@@ -593,6 +614,7 @@ int main(int argc, char **argv)
     g_test_add_func("/rnic-nic/iwarp", test_iwarp);
     g_test_add_func("/rnic-nic/link", test_link);
     g_test_add_func("/rnic-nic/removed", test_removed);
+    g_test_add_func("/rnic-nic/replaced", test_replaced);
     g_test_add_func("/rnic-nic/storm", test_storm);
     g_test_add_func("/rnic-nic/unasked", test_unasked);
     g_test_add_func("/rnic-nic/fatal", test_fatal);
