@@ -6,9 +6,11 @@
  * It carries what a TCP connection would: MPA's Request is the content of OPEN, the Reply
  * that of OPENED, both as a whole; then the first frame, and FPDUs without sums and
  * markers, since a channel loses and changes nothing.  An FPDU that is there as a whole
- * is taken from where it came; the channel cuts some in two, which are collected.  Who
- * closes a flow, having sent his last frame, need not wait for anything: what was sent
- * arrives before that.
+ * is taken from where it came; the channel cuts some in two, which are collected.  What
+ * the channel was given arrives, and before the peer hears that the flow is closed.  A
+ * queue pair that goes before the channel has taken all leaves its flow here
+ * (flow_leave()) until that is so: it may be the ACK of a message that its guest has
+ * seen.
  *
  * A channel that breaks ends the streams on it, which is no failed try of theirs: another
  * one is asked for at once, by TCP or by another channel.
@@ -38,6 +40,8 @@
 
 /* News in one turn of the main loop. */
 #define NEWS_TURN 64u
+/* Flows of queue pairs that have gone, of a VM; beyond that the oldest is closed. */
+#define MAX_LEAVING 256u
 
 static bool use_channels;          /* the main thread's */
 static _Atomic uint64_t all_bytes; /* that came by flows which are closed */
@@ -188,7 +192,12 @@ static struct flow *flow_new(struct tcp_vm *net, struct rnic_pair *p,
 static void flow_free(struct flow *f)
 {
     flow_no_news(f);
-    TAILQ_REMOVE(&f->net->flows, f, link);
+    if (f->last) {
+        TAILQ_REMOVE(&f->net->leaving, f, link);
+        f->net->n_leaving--;
+    } else {
+        TAILQ_REMOVE(&f->net->flows, f, link);
+    }
     if (f->channel && f->asked) {
         rnic_flow_refuse(f->channel, f->asked, NULL, 0);
     } else if (f->channel) {
@@ -196,6 +205,7 @@ static void flow_free(struct flow *f)
     }
     g_free(f->rx.room);
     g_free(f->saved);
+    g_free(f->last);
     free(f->said);
     g_free(f);
 }
@@ -276,13 +286,51 @@ static uint32_t flow_mulpdu(const struct conn *c)
                        c->s->framing.markers);
 }
 
+/* Of one that leaves, which is gone when that is all. */
+static void flow_send_last(struct flow *f)
+{
+    ssize_t n = rnic_flow_send(&f->end, f->last + f->last_at, f->last_len - f->last_at);
+
+    f->last_at += n > 0 ? (size_t)n : 0;
+    if (f->last_at == f->last_len) {
+        flow_free(f);
+    } else if (n >= 0) { /* else broken() follows */
+        rnic_flow_want(&f->end, true);
+    }
+}
+
 static void flow_on_writable(struct rnic_flow *end)
 {
     struct flow *f = (struct flow *)(void *)end;
 
-    if (f->conn) {
+    if (f->last) {
+        flow_send_last(f);
+    } else if (f->conn) {
         tx_writable(f->conn);
         flow_watch(f->conn, f->conn->s->backlog != NULL); /* it tells once */
+    }
+}
+
+/* Its queue pair has gone, and the channel has not taken all of the stream. */
+static void flow_leave(struct flow *f, struct stream *s)
+{
+    struct tcp_vm *net = f->net;
+
+    g_clear_pointer(&f->rx.room, g_free);
+    g_clear_pointer(&f->saved, g_free);
+    f->conn = NULL;
+    TAILQ_REMOVE(&net->flows, f, link);
+    f->last = g_steal_pointer(&s->backlog);
+    f->last_at = s->backlog_at;
+    f->last_len = s->backlog_len;
+    if (net->n_leaving == MAX_LEAVING) {
+        flow_free(TAILQ_FIRST(&net->leaving));
+    }
+    TAILQ_INSERT_TAIL(&net->leaving, f, link);
+    net->n_leaving++;
+    rnic_flow_want(&f->end, true);
+    if (f->end.waits) { /* what comes is of no use; it may be the end */
+        rnic_flow_go_on(&f->end);
     }
 }
 
@@ -341,6 +389,9 @@ static bool flow_on_bytes(struct rnic_flow *end, const uint8_t *bytes, size_t le
     struct fpdu_input in = {bytes, len};
     struct conn *c = f->conn;
 
+    if (f->last) {
+        return true;
+    }
     if (!c) {
         f->astray = true; /* the responder, before we are ready */
         return true;
@@ -392,7 +443,9 @@ static void flow_on_closed(struct rnic_flow *end)
     struct flow *f = (struct flow *)(void *)end;
 
     f->peer_closed = true;
-    if (f->conn) {
+    if (f->last) {
+        flow_free(f); /* nobody reads it */
+    } else if (f->conn) {
         flow_check_end(f->conn);
     }
 }
@@ -464,12 +517,19 @@ static void flow_lose(struct flow *f)
 
 static void flow_on_broken(struct rnic_pair *p, struct rnic_channel *ch, bool all)
 {
-    struct flow *f;
+    struct tcp_vm *net = flow_net_of(p);
+    struct flow *f, *next;
 
-    TAILQ_FOREACH(f, &flow_net_of(p)->flows, link)
+    TAILQ_FOREACH(f, &net->flows, link)
     {
         if (f->channel == ch) {
             flow_lose(f);
+        }
+    }
+    for (f = TAILQ_FIRST(&net->leaving); f; f = next) {
+        next = TAILQ_NEXT(f, link);
+        if (f->channel == ch) {
+            flow_free(f);
         }
     }
 }
@@ -515,7 +575,12 @@ static void flow_close(struct conn *c)
 
     atomic_fetch_add_explicit(&all_bytes, f->bytes, memory_order_relaxed);
     count(&c->net->net.channel_streams, UINT64_MAX); /* one less */
-    flow_free(f);
+    if (!c->qp && c->s->backlog && !stream_is_over(c->s) && f->channel &&
+        !f->peer_closed) {
+        flow_leave(f, c->s);
+    } else {
+        flow_free(f);
+    }
     flow_poke(c->net);
 }
 
@@ -633,6 +698,9 @@ void flows_fini(struct tcp_vm *net)
 
     while ((f = TAILQ_FIRST(&net->flows))) {
         g_assert(!f->conn && !f->setup);
+        flow_free(f);
+    }
+    while ((f = TAILQ_FIRST(&net->leaving))) {
         flow_free(f);
     }
     if (rv) {

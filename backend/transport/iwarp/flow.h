@@ -33,7 +33,7 @@ struct flow {
     struct tcp_vm *net;
     struct rnic_pair *pair;
     /* Under the token. */
-    TAILQ_ENTRY(flow) link;       /* in net->flows */
+    TAILQ_ENTRY(flow) link;       /* in net->flows; with @last in net->leaving */
     struct rnic_channel *channel; /* NULL: it has broken */
     uint32_t asked;    /* the peer's index: its OPEN is not answered; 0: none is */
     struct conn *conn; /* whose stream it carries; NULL: not yet */
@@ -43,6 +43,9 @@ struct flow {
     struct fpdu_rx rx; /* its room: FPDU_MAX_SIZE, while it holds something */
     uint8_t *saved;    /* input that is to be looked at first; NULL: none */
     size_t saved_len;
+    /* Its queue pair has gone: what goes out before it is closed.  NULL: it has not. */
+    uint8_t *last;
+    size_t last_at, last_len;
     /* Under flow.c's news_lock. */
     STAILQ_ENTRY(flow) news_link; /* in its list, if there are any: */
     unsigned news;                /* of enum flow_news */

@@ -358,6 +358,7 @@ struct tcp_vm *tcp_vm_get(struct vm *vm)
     TAILQ_INIT(&net->work);
     TAILQ_INIT(&net->deferred);
     TAILQ_INIT(&net->flows);
+    TAILQ_INIT(&net->leaving);
     if (!sockets_init(net)) {
         g_free(net);
         return NULL;

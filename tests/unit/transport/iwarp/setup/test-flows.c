@@ -14,6 +14,7 @@
 #include "testdev.h"
 #include "transport/iwarp/iwarp.h"
 #include "transport/iwarp/setup/bind.h"
+#include "transport/iwarp/wire/control_stags.h"
 #include "transport/iwarp/wire/mpa.h"
 #include "transport/transports.h"
 
@@ -593,6 +594,84 @@ static void test_ends(void)
     end();
 }
 
+/*
+ * A queue pair goes while the channel has no room: what it has said, its last ACK too,
+ * goes out when there is some.
+ */
+static void leave(struct conn *i)
+{
+    unsigned closed = number(&n_closed);
+
+    vm_token_take(rnic.vm);
+    room = sent.len = 0;
+    i->s->ack = 5;
+    i->s->ack_due = true;
+    vm_token_return(rnic.vm);
+    reset_qp(i);
+    g_assert_cmpuint(number(&n_closed), ==, closed);
+    g_assert_true(begun->wants);
+}
+
+static void make_up(struct conn **i, struct conn **r)
+{
+    begun = NULL;
+    room = BYTES;
+    make_pair(i, r);
+    go_up(*i, *r);
+}
+
+static void test_leaves(void)
+{
+    struct fpdu_input in;
+    struct fpdu_part part;
+    struct fpdu_rx rx;
+    uint8_t frames[FPDU_MAX_SIZE];
+    struct rdmap_segment seg;
+    struct conn *i, *r;
+    struct ctl ctl;
+
+    begin(RNIC_PAIR_UP);
+    make_up(&i, &r);
+    leave(i);
+    room = 8;
+    while (number(&n_closed) == 0) {
+        say_writable(begun);
+    }
+    fpdu_rx_init(&rx, frames, sizeof(frames), false, rdmap_head_len);
+    in = (struct fpdu_input){sent.bytes, sent.len};
+    g_assert_false(fpdu_rx_next(&rx, &in, &part));
+    g_assert_cmpint(part.kind, ==, FPDU_WHOLE);
+    g_assert_false(rdmap_get(part.data, part.len, part.ulpdu_len, ~0u, &seg));
+    g_assert_false(ctl_get(&seg, &ctl));
+    g_assert_cmpint(ctl.kind, ==, CTL_ACK);
+    g_assert_cmpuint(ctl.seq, ==, 5);
+    g_assert_cmpuint(in.left, ==, 0);
+    end();
+
+    /* The peer reads it no more; bytes of its own are of no use before that. */
+    begin(RNIC_PAIR_UP);
+    make_up(&i, &r);
+    leave(i);
+    say_bytes(begun, &(struct message){.len = 8});
+    g_assert_cmpuint(number(&n_closed), ==, 0);
+    say_closed(begun);
+    g_assert_cmpuint(number(&n_closed), ==, 1);
+    end();
+
+    /* The channel breaks; the VM goes. */
+    begin(RNIC_PAIR_UP);
+    make_up(&i, &r);
+    leave(i);
+    say_broken();
+    g_assert_cmpuint(number(&n_closed), ==, 2);
+    end();
+    begin(RNIC_PAIR_UP);
+    make_up(&i, &r);
+    leave(i);
+    end();
+    g_assert_cmpuint(n_closed, ==, 2);
+}
+
 /* ---- the peer as initiator ----------------------------------------------------------
  */
 
@@ -809,6 +888,7 @@ int main(int argc, char **argv)
     g_test_add_func("/flows/up", test_up);
     g_test_add_func("/flows/backlog", test_backlog);
     g_test_add_func("/flows/ends", test_ends);
+    g_test_add_func("/flows/leaves", test_leaves);
     g_test_add_func("/flows/opens", test_opens);
     g_test_add_func("/flows/gone", test_gone);
     g_test_add_func("/flows/openeds", test_openeds);
