@@ -694,16 +694,25 @@ void flows_flush(struct tcp_vm *net)
 void flows_fini(struct tcp_vm *net)
 {
     struct rnic_vm *rv = tcp_vm_rnic(net);
-    struct flow *f;
+    struct flow *f, *next;
 
     while ((f = TAILQ_FIRST(&net->flows))) {
         g_assert(!f->conn && !f->setup);
         flow_free(f);
     }
+    TAILQ_FOREACH(f, &net->leaving, link)
+    {
+        rnic_flow_want(&f->end, false); /* none waits for its turn any more */
+    }
+    for (f = TAILQ_FIRST(&net->leaving); f; f = next) {
+        next = TAILQ_NEXT(f, link);
+        flow_send_last(f); /* as far as there is room */
+    }
     while ((f = TAILQ_FIRST(&net->leaving))) {
         flow_free(f);
     }
     if (rv) {
+        flows_flush(net); /* there is no turn any more */
         rnic_vm_free(rv);
     }
 }

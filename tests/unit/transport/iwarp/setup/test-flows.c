@@ -54,8 +54,9 @@ static struct rnic_flow *begun, *taken;
 static struct message request, reply, sent; /* the last ones */
 static unsigned n_begun, n_accepted, n_refused, n_closed;
 static unsigned n_wanted;
-static bool is_full; /* nothing can be begun */
-static size_t room;  /* what is taken at a time */
+static unsigned flushed; /* n_closed when it was told last that a turn ends */
+static bool is_full;     /* nothing can be begun */
+static size_t room;      /* what is taken at a time */
 
 void __wrap_rnic_pair_set_ops(const struct rnic_pair_ops *o);
 struct rnic_vm *__wrap_rnic_vm_new(struct vm *vm);
@@ -127,6 +128,7 @@ bool __wrap_rnic_vm_peek(struct rnic_vm *rv)
 
 void __wrap_rnic_vm_flush(struct rnic_vm *rv)
 {
+    flushed = n_closed;
 }
 
 uint64_t __wrap_rnic_vm_due(const struct rnic_vm *rv)
@@ -668,8 +670,11 @@ static void test_leaves(void)
     begin(RNIC_PAIR_UP);
     make_up(&i, &r);
     leave(i);
+    room = BYTES;
     end();
     g_assert_cmpuint(n_closed, ==, 2);
+    g_assert_cmpuint(flushed, ==, 2);
+    g_assert_cmpuint(sent.len, >, 0);
 }
 
 /* ---- the peer as initiator ----------------------------------------------------------
