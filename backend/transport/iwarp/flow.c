@@ -547,9 +547,13 @@ static const struct rnic_pair_ops pair_ops = {
 
 /* ---- the carrier ----------------------------------------------------------------- */
 
-static bool flow_has_drained(struct conn *c)
+/* Nothing comes by the whole channel: that is for it to judge, and ends within seconds.
+ * What it takes of the backlog is progress already. */
+static bool flow_has_drained(struct conn *c, uint64_t now)
 {
-    return false; /* what the channel takes of the backlog is progress already */
+    const struct flow *f = c->s->flow;
+
+    return !f->channel || rnic_channel_is_silent(f->channel, now);
 }
 
 /* The channel finds that out, and breaks. */

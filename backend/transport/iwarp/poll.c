@@ -136,7 +136,7 @@ static bool poll_check_peer(struct conn *c, uint64_t now)
         if (!c->reliable) {
             conn_go(c); /* what is sent to it is lost */
         }
-    } else if (silent > most && c->s->carrier->has_drained(c)) {
+    } else if (silent > most && c->s->carrier->has_drained(c, now)) {
         c->progress = now;
     } else if (silent > most) {
         c->progress = now;

@@ -115,7 +115,7 @@ static uint32_t socket_mulpdu(const struct conn *c)
     return fpdu_mulpdu((uint32_t)max_segment(c->s->socket.fd), c->s->framing.markers);
 }
 
-static bool socket_has_drained(struct conn *c)
+static bool socket_has_drained(struct conn *c, uint64_t now)
 {
     int was = c->s->socket.unsent, n = 0;
 
