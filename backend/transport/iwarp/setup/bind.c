@@ -124,14 +124,15 @@ static void setup_set_joins(struct conn *c, struct rnic_pair *p)
     c->joins = p;
     if (p) {
         TAILQ_INSERT_TAIL(&joining, c, join_link);
+        atomic_store(&c->is_joining, true); /* until the setup that follows says */
     }
-    atomic_store(&c->is_joining, p != NULL);
 }
 
 /* What was asked for is there, or is wanted no more. */
 void setup_ask_over(struct conn *c)
 {
     setup_set_joins(c, NULL);
+    atomic_store(&c->is_joining, false);
     token_drop(asked, &c->asked);
     c->ask_again = 0;
 }
@@ -336,9 +337,9 @@ static void setup_not_now(struct conn *c)
 
 void setup_try_again(struct conn *c)
 {
-    setup_ask_over(c);
-    setup_not_now(c);
+    setup_not_now(c); /* first: there is no moment in which it waits for nothing */
     setup_ask(c);
+    setup_ask_over(c);
 }
 
 /*

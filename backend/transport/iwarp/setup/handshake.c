@@ -114,6 +114,7 @@ static void setup_free(struct setup *s, bool ends)
     }
     if (s->conn && s->conn->setup == s) {
         s->conn->setup = NULL;
+        atomic_store(&s->conn->is_joining, false);
         conn_defer_no_more(s->conn, DEFERRED_HELLO | DEFERRED_STREAM);
     } else if (s->conn) {
         s->conn->arrived = NULL;
@@ -139,10 +140,10 @@ static void setup_lost(struct setup *s)
 {
     struct conn *c = s->conn && s->conn->setup == s ? s->conn : NULL;
 
-    setup_free(s, true);
     if (c) {
-        setup_try_again(c);
+        setup_try_again(c); /* later */
     }
+    setup_free(s, true);
 }
 
 /* Those that have begun first come first. */
@@ -339,6 +340,9 @@ bool handshake_do_hello(struct conn *c)
     if (s->pair) {
         handshake_begin_flow(s, &request);
     } else {
+        if (atomic_exchange(&c->is_joining, false)) {
+            conn_try_anew(c); /* it is none of TCP's time */
+        }
         handshake_request_sent(s, handshake_send_hello(s->fd, &request, &s->own));
     }
     return had;
@@ -562,6 +566,7 @@ void handshake_connect(struct conn *c, struct peer *peer)
 
 void handshake_join(struct conn *c, struct rnic_pair *p)
 {
+    atomic_store(&c->is_joining, true);
     c->setup = setup_new(SETUP_DEFERRED, -1, &setups);
     c->setup->pair = p;
     c->setup->conn = c;
