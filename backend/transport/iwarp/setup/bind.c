@@ -491,7 +491,6 @@ void setup_pair_changed(struct rnic_pair *p)
     struct conn *c, *next, *last = TAILQ_LAST(&joining, conn_list);
     bool more = last;
 
-    handshake_pair_changed(p);
     for (c = TAILQ_FIRST(&joining); more; c = next) {
         next = TAILQ_NEXT(c, join_link);
         more = c != last; /* it may be waiting again */
