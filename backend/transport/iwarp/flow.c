@@ -46,7 +46,8 @@
 static bool use_channels;          /* the main thread's */
 static _Atomic uint64_t all_bytes; /* that came by flows which are closed */
 
-static pthread_mutex_t news_lock = PTHREAD_MUTEX_INITIALIZER; /* protects news */
+/* Protects news, and each VM's list of dropped ones. */
+static pthread_mutex_t news_lock = PTHREAD_MUTEX_INITIALIZER;
 static STAILQ_HEAD(, flow) news = STAILQ_HEAD_INITIALIZER(news);
 static int news_fd = -1;
 static guint news_watch;
@@ -117,16 +118,6 @@ static void flow_no_news(struct flow *f)
     }
     f->dropped = true;
     pthread_mutex_unlock(&news_lock);
-}
-
-static bool flow_is_dropped(struct flow *f)
-{
-    bool dropped;
-
-    pthread_mutex_lock(&news_lock);
-    dropped = f->dropped;
-    pthread_mutex_unlock(&news_lock);
-    return dropped;
 }
 
 /* The next one that there are news of, and what; *@said is the caller's. */
@@ -249,7 +240,10 @@ void flow_drop(struct flow *f)
     struct tcp_vm *net = f->net;
 
     f->setup = NULL;
-    flow_no_news(f); /* from here on it may be freed */
+    flow_no_news(f);
+    pthread_mutex_lock(&news_lock);
+    STAILQ_INSERT_TAIL(&net->dropped, f, news_link); /* from here on it may be freed */
+    pthread_mutex_unlock(&news_lock);
     atomic_store(&net->flows_dropped, true);
     flow_poke(net);
 }
@@ -666,14 +660,16 @@ struct rnic_vm *flows_channels(struct tcp_vm *net)
 /* Those that the main thread has given up. */
 static void flows_free_dropped(struct tcp_vm *net)
 {
-    struct flow *f, *next;
+    struct flow_queue dropped = STAILQ_HEAD_INITIALIZER(dropped);
+    struct flow *f;
 
     atomic_store(&net->flows_dropped, false);
-    for (f = TAILQ_FIRST(&net->flows); f; f = next) {
-        next = TAILQ_NEXT(f, link);
-        if (!f->conn && flow_is_dropped(f)) {
-            flow_free(f);
-        }
+    pthread_mutex_lock(&news_lock);
+    STAILQ_CONCAT(&dropped, &net->dropped);
+    pthread_mutex_unlock(&news_lock);
+    while ((f = STAILQ_FIRST(&dropped))) {
+        STAILQ_REMOVE_HEAD(&dropped, news_link);
+        flow_free(f);
     }
 }
 

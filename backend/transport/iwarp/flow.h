@@ -47,7 +47,7 @@ struct flow {
     uint8_t *last;
     size_t last_at, last_len;
     /* Under flow.c's news_lock. */
-    STAILQ_ENTRY(flow) news_link; /* in its list, if there are any: */
+    STAILQ_ENTRY(flow) news_link; /* in its list, if there are any; in net->dropped */
     unsigned news;                /* of enum flow_news */
     uint8_t *said;                /* what came with it; NULL: nothing */
     size_t said_len;
@@ -57,6 +57,7 @@ struct flow {
 };
 
 TAILQ_HEAD(flow_list, flow);
+STAILQ_HEAD(flow_queue, flow);
 
 /*
  * Ask the peer for one, with @bytes.  NULL: the channel is not up any more, or the peer

@@ -359,6 +359,7 @@ struct tcp_vm *tcp_vm_get(struct vm *vm)
     TAILQ_INIT(&net->deferred);
     TAILQ_INIT(&net->flows);
     TAILQ_INIT(&net->leaving);
+    STAILQ_INIT(&net->dropped);
     if (!sockets_init(net)) {
         g_free(net);
         return NULL;

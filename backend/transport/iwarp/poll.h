@@ -30,7 +30,8 @@ struct tcp_vm {
     struct flow_list flows;   /* on channels; see flow.c */
     struct flow_list leaving; /* ... of queue pairs that have gone, the oldest first */
     unsigned n_leaving;
-    _Atomic bool flows_dropped; /* some of them are to be freed */
+    struct flow_queue dropped;  /* of them: to be freed; under flow.c's news_lock */
+    _Atomic bool flows_dropped; /* there are some */
     uint64_t now;               /* ns, of the turn */
     /* The main thread's, see bind.c. */
     struct share streams;
