@@ -418,6 +418,7 @@ static void flow_resume(struct conn *c, struct turn *t)
         return;
     }
     if (f->channel) {
+        c->net->now = t->now; /* before flows_run() */
         rnic_flow_go_on(&f->end);
     }
     flow_check_end(c);
