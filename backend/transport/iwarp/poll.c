@@ -302,7 +302,8 @@ static bool tcp_look(struct vm_net *vn)
     if (!rnic_vm_is_used(rv) || pthread_mutex_trylock(&net->vm->dp.token) != 0) {
         return false;
     }
-    came = rnic_vm_peek(rv);
+    /* The main thread has something for the turn's end, as of a channel that breaks. */
+    came = rnic_vm_peek(rv) || !rnic_vm_due(rv);
     pthread_mutex_unlock(&net->vm->dp.token);
     return came;
 }
@@ -312,7 +313,7 @@ static bool tcp_arm(struct vm_net *vn, uint64_t now)
     struct tcp_vm *net = poll_of_net(vn);
     struct rnic_vm *rv = tcp_vm_rnic(net);
 
-    if (!rnic_vm_is_used(rv) || rnic_vm_arm(rv, now)) {
+    if (!rnic_vm_is_used(rv) || (rnic_vm_due(rv) && rnic_vm_arm(rv, now))) {
         return true;
     }
     atomic_store_explicit(&vn->ready, true, memory_order_relaxed);
