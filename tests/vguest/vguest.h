@@ -70,6 +70,8 @@ void vg_daemon_stop(struct vg_daemon *d);
 unsigned long vg_daemon_resets(void);
 /* Bytes that came by channels in daemons that were stopped. */
 unsigned long vg_daemon_channel_bytes(void);
+/* Likewise, streams that there were by channels, and by TCP. */
+unsigned long vg_daemon_channel_streams(unsigned long *by_tcp);
 /* SIGKILL, and the same. */
 void vg_daemon_kill(struct vg_daemon *d);
 /*

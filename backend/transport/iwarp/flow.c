@@ -43,8 +43,10 @@
 /* Flows of queue pairs that have gone, of a VM; beyond that the oldest is closed. */
 #define MAX_LEAVING 256u
 
-static bool use_channels;          /* the main thread's */
-static _Atomic uint64_t all_bytes; /* that came by flows which are closed */
+static bool use_channels; /* the main thread's */
+/* For the log: what came by flows that are closed; streams that there were by flows, and
+ * of VMs with channels by TCP. */
+static _Atomic uint64_t all_bytes, all_streams, tcp_streams;
 
 /* Protects news, and each VM's list of dropped ones. */
 static pthread_mutex_t news_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -610,6 +612,7 @@ bool flow_up(struct conn *c, struct flow *f, const struct framing *framing, bool
     f->setup = NULL;
     fpdu_rx_init(&f->rx, NULL, FPDU_MAX_SIZE, framing->crc, rdmap_head_len);
     count(&c->net->net.channel_streams, 1);
+    atomic_fetch_add_explicit(&all_streams, 1, memory_order_relaxed);
     conn_up(c, s, framing, ready, own, peer);
     if (ready) {
         tx_begin(c);
@@ -620,6 +623,13 @@ bool flow_up(struct conn *c, struct flow *f, const struct framing *framing, bool
     flow_check_end(c);
     flow_poke(c->net);
     return true;
+}
+
+void flow_not_used(const struct tcp_vm *net)
+{
+    if (tcp_vm_rnic(net)) {
+        atomic_fetch_add_explicit(&tcp_streams, 1, memory_order_relaxed);
+    }
 }
 
 bool flow_is_carrier(const struct stream *s)
@@ -739,11 +749,16 @@ void flows_use(const struct daemon_config *cfg)
 
 void flows_close(void)
 {
-    uint64_t bytes = atomic_exchange(&all_bytes, 0);
+    guint64 bytes = atomic_exchange(&all_bytes, 0);
+    guint64 streams = atomic_exchange(&all_streams, 0);
+    guint64 others = atomic_exchange(&tcp_streams, 0);
 
-    if (bytes) {
-        log_msg(LOG_LVL_INFO, "bytes that came by channels: %" G_GUINT64_FORMAT,
-                (guint64)bytes);
+    if (streams || others) {
+        log_msg(LOG_LVL_INFO,
+                "bytes that came by channels: %" G_GUINT64_FORMAT
+                "; streams by channels: %" G_GUINT64_FORMAT
+                ", by TCP: %" G_GUINT64_FORMAT,
+                bytes, streams, others);
     }
     if (news_fd >= 0) {
         fdwatch_remove(news_watch);

@@ -80,6 +80,8 @@ bool flow_up(struct conn *c, struct flow *f, const struct framing *framing, bool
  * thread. */
 void flow_drop(struct flow *f);
 
+/* A stream of @net's is by TCP.  For the log.  Token held. */
+void flow_not_used(const struct tcp_vm *net);
 bool flow_is_carrier(const struct stream *s);
 /* The name of the NIC that carries @c's stream; NULL: it is no channel.  Token held. */
 const char *flow_nic(const struct conn *c);
