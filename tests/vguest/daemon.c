@@ -358,7 +358,7 @@ void vg_daemon_term(struct vg_daemon *d)
 }
 
 /* Of those that have ended by themselves (tests/reset; docs/rnic.md). */
-static unsigned long resets, channel_bytes;
+static unsigned long resets, channel_bytes, channel_streams, tcp_streams;
 
 static unsigned long said_at_end(const struct vg_daemon *d, const char *words)
 {
@@ -381,6 +381,12 @@ unsigned long vg_daemon_channel_bytes(void)
     return channel_bytes;
 }
 
+unsigned long vg_daemon_channel_streams(unsigned long *by_tcp)
+{
+    *by_tcp = tcp_streams;
+    return channel_streams;
+}
+
 int vg_daemon_wait_end(struct vg_daemon *d)
 {
     int status = 0;
@@ -400,6 +406,8 @@ int vg_daemon_wait_end(struct vg_daemon *d)
     check_log(d);
     resets += said_at_end(d, "connections that were reset: ");
     channel_bytes += said_at_end(d, "bytes that came by channels: ");
+    channel_streams += said_at_end(d, "; streams by channels: ");
+    tcp_streams += said_at_end(d, ", by TCP: ");
     return status;
 }
 

@@ -75,6 +75,8 @@ void vg_daemon_nic(const struct vg_daemon *d, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* Bytes that came by channels in daemons that were stopped. */
 unsigned long vg_daemon_channel_bytes(void);
+/* Likewise, streams that there were by channels, and by TCP. */
+unsigned long vg_daemon_channel_streams(unsigned long *by_tcp);
 /* SIGKILL, and the same. */
 void vg_daemon_kill(struct vg_daemon *d);
 /*

@@ -409,7 +409,13 @@ static void tcp_unbind(struct qp *qp)
     g_free(c);
 }
 
-/* One that waits behind others in this daemon has not begun. */
+void conn_try_anew(struct conn *c)
+{
+    c->try_until = now_ns() + TRY_NS;
+}
+
+/* One that waits behind others in this daemon has not begun; one that waits for a channel
+ * has that to tell it. */
 static bool conn_try_is_late(struct conn *c, uint64_t now)
 {
     if (!conn_is_trying(c) || now < c->try_until) {

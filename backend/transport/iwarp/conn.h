@@ -108,7 +108,7 @@ struct conn {
 
     /* The main thread's, see bind.c. */
     bool asks;               /* in bind.c's list; under its lock */
-    _Atomic bool is_joining; /* @joins is set; any thread looks */
+    _Atomic bool is_joining; /* a channel, or an answer by one, is waited for; likewise */
     STAILQ_ENTRY(conn) ask_link;
     struct setup_token asked, awaited;
     uint64_t ask_again; /* ns: not before, what was asked is under way */
@@ -147,6 +147,8 @@ static inline bool conn_is_trying(const struct conn *c)
 void conn_try_over(struct conn *c);
 /* The only one that changes @c->s->phase. */
 void stream_phase_set(struct conn *c, enum stream_phase to);
+/* What it had to wait for first is over: from now on it has all of its time. */
+void conn_try_anew(struct conn *c);
 /* The stream is of no use any more; it is closed at the turn's end. */
 void conn_break(struct conn *c, const char *why);
 /*

@@ -6,9 +6,11 @@
  * It carries what a TCP connection would: MPA's Request is the content of OPEN, the Reply
  * that of OPENED, both as a whole; then the first frame, and FPDUs without sums and
  * markers, since a channel loses and changes nothing.  An FPDU that is there as a whole
- * is taken from where it came; the channel cuts some in two, which are collected.  Who
- * closes a flow, having sent his last frame, need not wait for anything: what was sent
- * arrives before that.
+ * is taken from where it came; the channel cuts some in two, which are collected.  What
+ * the channel was given arrives, and before the peer hears that the flow is closed.  A
+ * queue pair that goes before the channel has taken all leaves its flow here
+ * (flow_leave()) until that is so: it may be the ACK of a message that its guest has
+ * seen.
  *
  * A channel that breaks ends the streams on it, which is no failed try of theirs: another
  * one is asked for at once, by TCP or by another channel.
@@ -38,11 +40,16 @@
 
 /* News in one turn of the main loop. */
 #define NEWS_TURN 64u
+/* Flows of queue pairs that have gone, of a VM; beyond that the oldest is closed. */
+#define MAX_LEAVING 256u
 
-static bool use_channels;          /* the main thread's */
-static _Atomic uint64_t all_bytes; /* that came by flows which are closed */
+static bool use_channels; /* the main thread's */
+/* For the log: what came by flows that are closed; streams that there were by flows, and
+ * of VMs with channels by TCP. */
+static _Atomic uint64_t all_bytes, all_streams, tcp_streams;
 
-static pthread_mutex_t news_lock = PTHREAD_MUTEX_INITIALIZER; /* protects news */
+/* Protects news, and each VM's list of dropped ones. */
+static pthread_mutex_t news_lock = PTHREAD_MUTEX_INITIALIZER;
 static STAILQ_HEAD(, flow) news = STAILQ_HEAD_INITIALIZER(news);
 static int news_fd = -1;
 static guint news_watch;
@@ -115,16 +122,6 @@ static void flow_no_news(struct flow *f)
     pthread_mutex_unlock(&news_lock);
 }
 
-static bool flow_is_dropped(struct flow *f)
-{
-    bool dropped;
-
-    pthread_mutex_lock(&news_lock);
-    dropped = f->dropped;
-    pthread_mutex_unlock(&news_lock);
-    return dropped;
-}
-
 /* The next one that there are news of, and what; *@said is the caller's. */
 static struct flow *flow_next_news(unsigned *what, uint8_t **said, size_t *len)
 {
@@ -189,7 +186,12 @@ static struct flow *flow_new(struct tcp_vm *net, struct rnic_pair *p,
 static void flow_free(struct flow *f)
 {
     flow_no_news(f);
-    TAILQ_REMOVE(&f->net->flows, f, link);
+    if (f->last) {
+        TAILQ_REMOVE(&f->net->leaving, f, link);
+        f->net->n_leaving--;
+    } else {
+        TAILQ_REMOVE(&f->net->flows, f, link);
+    }
     if (f->channel && f->asked) {
         rnic_flow_refuse(f->channel, f->asked, NULL, 0);
     } else if (f->channel) {
@@ -197,6 +199,7 @@ static void flow_free(struct flow *f)
     }
     g_free(f->rx.room);
     g_free(f->saved);
+    g_free(f->last);
     free(f->said);
     rnic_pair_let_go(f->pair);
     g_free(f);
@@ -241,7 +244,10 @@ void flow_drop(struct flow *f)
     struct tcp_vm *net = f->net;
 
     f->setup = NULL;
-    flow_no_news(f); /* from here on it may be freed */
+    flow_no_news(f);
+    pthread_mutex_lock(&news_lock);
+    STAILQ_INSERT_TAIL(&net->dropped, f, news_link); /* from here on it may be freed */
+    pthread_mutex_unlock(&news_lock);
     atomic_store(&net->flows_dropped, true);
     flow_poke(net);
 }
@@ -278,13 +284,51 @@ static uint32_t flow_mulpdu(const struct conn *c)
                        c->s->framing.markers);
 }
 
+/* Of one that leaves, which is gone when that is all. */
+static void flow_send_last(struct flow *f)
+{
+    ssize_t n = rnic_flow_send(&f->end, f->last + f->last_at, f->last_len - f->last_at);
+
+    f->last_at += n > 0 ? (size_t)n : 0;
+    if (f->last_at == f->last_len) {
+        flow_free(f);
+    } else if (n >= 0) { /* else broken() follows */
+        rnic_flow_want(&f->end, true);
+    }
+}
+
 static void flow_on_writable(struct rnic_flow *end)
 {
     struct flow *f = (struct flow *)(void *)end;
 
-    if (f->conn) {
+    if (f->last) {
+        flow_send_last(f);
+    } else if (f->conn) {
         tx_writable(f->conn);
         flow_watch(f->conn, f->conn->s->backlog != NULL); /* it tells once */
+    }
+}
+
+/* Its queue pair has gone, and the channel has not taken all of the stream. */
+static void flow_leave(struct flow *f, struct stream *s)
+{
+    struct tcp_vm *net = f->net;
+
+    g_clear_pointer(&f->rx.room, g_free);
+    g_clear_pointer(&f->saved, g_free);
+    f->conn = NULL;
+    TAILQ_REMOVE(&net->flows, f, link);
+    f->last = g_steal_pointer(&s->backlog);
+    f->last_at = s->backlog_at;
+    f->last_len = s->backlog_len;
+    if (net->n_leaving == MAX_LEAVING) {
+        flow_free(TAILQ_FIRST(&net->leaving));
+    }
+    TAILQ_INSERT_TAIL(&net->leaving, f, link);
+    net->n_leaving++;
+    rnic_flow_want(&f->end, true);
+    if (f->end.waits) { /* what comes is of no use; it may be the end */
+        rnic_flow_go_on(&f->end);
     }
 }
 
@@ -343,6 +387,9 @@ static bool flow_on_bytes(struct rnic_flow *end, const uint8_t *bytes, size_t le
     struct fpdu_input in = {bytes, len};
     struct conn *c = f->conn;
 
+    if (f->last) {
+        return true;
+    }
     if (!c) {
         f->astray = true; /* the responder, before we are ready */
         return true;
@@ -375,6 +422,7 @@ static void flow_resume(struct conn *c, struct turn *t)
         return;
     }
     if (f->channel) {
+        c->net->now = t->now; /* before flows_run() */
         rnic_flow_go_on(&f->end);
     }
     flow_check_end(c);
@@ -394,7 +442,9 @@ static void flow_on_closed(struct rnic_flow *end)
     struct flow *f = (struct flow *)(void *)end;
 
     f->peer_closed = true;
-    if (f->conn) {
+    if (f->last) {
+        flow_free(f); /* nobody reads it */
+    } else if (f->conn) {
         flow_check_end(f->conn);
     }
 }
@@ -466,12 +516,19 @@ static void flow_lose(struct flow *f)
 
 static void flow_on_broken(struct rnic_pair *p, struct rnic_channel *ch, bool all)
 {
-    struct flow *f;
+    struct tcp_vm *net = flow_net_of(p);
+    struct flow *f, *next;
 
-    TAILQ_FOREACH(f, &flow_net_of(p)->flows, link)
+    TAILQ_FOREACH(f, &net->flows, link)
     {
         if (f->channel == ch) {
             flow_lose(f);
+        }
+    }
+    for (f = TAILQ_FIRST(&net->leaving); f; f = next) {
+        next = TAILQ_NEXT(f, link);
+        if (f->channel == ch) {
+            flow_free(f);
         }
     }
 }
@@ -489,9 +546,13 @@ static const struct rnic_pair_ops pair_ops = {
 
 /* ---- the carrier ----------------------------------------------------------------- */
 
-static bool flow_has_drained(struct conn *c)
+/* Nothing comes by the whole channel: that is for it to judge, and ends within seconds.
+ * What it takes of the backlog is progress already. */
+static bool flow_has_drained(struct conn *c, uint64_t now)
 {
-    return false; /* what the channel takes of the backlog is progress already */
+    const struct flow *f = c->s->flow;
+
+    return !f->channel || rnic_channel_is_silent(f->channel, now);
 }
 
 /* The channel finds that out, and breaks. */
@@ -517,7 +578,12 @@ static void flow_close(struct conn *c)
 
     atomic_fetch_add_explicit(&all_bytes, f->bytes, memory_order_relaxed);
     count(&c->net->net.channel_streams, UINT64_MAX); /* one less */
-    flow_free(f);
+    if (!c->qp && c->s->backlog && !stream_is_over(c->s) && f->channel &&
+        !f->peer_closed) {
+        flow_leave(f, c->s);
+    } else {
+        flow_free(f);
+    }
     flow_poke(c->net);
 }
 
@@ -548,6 +614,7 @@ bool flow_up(struct conn *c, struct flow *f, const struct framing *framing, bool
     f->setup = NULL;
     fpdu_rx_init(&f->rx, NULL, FPDU_MAX_SIZE, framing->crc, rdmap_head_len);
     count(&c->net->net.channel_streams, 1);
+    atomic_fetch_add_explicit(&all_streams, 1, memory_order_relaxed);
     conn_up(c, s, framing, ready, own, peer);
     if (ready) {
         tx_begin(c);
@@ -558,6 +625,13 @@ bool flow_up(struct conn *c, struct flow *f, const struct framing *framing, bool
     flow_check_end(c);
     flow_poke(c->net);
     return true;
+}
+
+void flow_not_used(const struct tcp_vm *net)
+{
+    if (tcp_vm_rnic(net)) {
+        atomic_fetch_add_explicit(&tcp_streams, 1, memory_order_relaxed);
+    }
 }
 
 bool flow_is_carrier(const struct stream *s)
@@ -599,14 +673,16 @@ struct rnic_vm *flows_channels(struct tcp_vm *net)
 /* Those that the main thread has given up. */
 static void flows_free_dropped(struct tcp_vm *net)
 {
-    struct flow *f, *next;
+    struct flow_queue dropped = STAILQ_HEAD_INITIALIZER(dropped);
+    struct flow *f;
 
     atomic_store(&net->flows_dropped, false);
-    for (f = TAILQ_FIRST(&net->flows); f; f = next) {
-        next = TAILQ_NEXT(f, link);
-        if (!f->conn && flow_is_dropped(f)) {
-            flow_free(f);
-        }
+    pthread_mutex_lock(&news_lock);
+    STAILQ_CONCAT(&dropped, &net->dropped);
+    pthread_mutex_unlock(&news_lock);
+    while ((f = STAILQ_FIRST(&dropped))) {
+        STAILQ_REMOVE_HEAD(&dropped, news_link);
+        flow_free(f);
     }
 }
 
@@ -631,13 +707,25 @@ void flows_flush(struct tcp_vm *net)
 void flows_fini(struct tcp_vm *net)
 {
     struct rnic_vm *rv = tcp_vm_rnic(net);
-    struct flow *f;
+    struct flow *f, *next;
 
     while ((f = TAILQ_FIRST(&net->flows))) {
         g_assert(!f->conn && !f->setup);
         flow_free(f);
     }
+    TAILQ_FOREACH(f, &net->leaving, link)
+    {
+        rnic_flow_want(&f->end, false); /* none waits for its turn any more */
+    }
+    for (f = TAILQ_FIRST(&net->leaving); f; f = next) {
+        next = TAILQ_NEXT(f, link);
+        flow_send_last(f); /* as far as there is room */
+    }
+    while ((f = TAILQ_FIRST(&net->leaving))) {
+        flow_free(f);
+    }
     if (rv) {
+        flows_flush(net); /* there is no turn any more */
         rnic_vm_free(rv);
     }
 }
@@ -663,11 +751,16 @@ void flows_use(const struct daemon_config *cfg)
 
 void flows_close(void)
 {
-    uint64_t bytes = atomic_exchange(&all_bytes, 0);
+    guint64 bytes = atomic_exchange(&all_bytes, 0);
+    guint64 streams = atomic_exchange(&all_streams, 0);
+    guint64 others = atomic_exchange(&tcp_streams, 0);
 
-    if (bytes) {
-        log_msg(LOG_LVL_INFO, "bytes that came by channels: %" G_GUINT64_FORMAT,
-                (guint64)bytes);
+    if (streams || others) {
+        log_msg(LOG_LVL_INFO,
+                "bytes that came by channels: %" G_GUINT64_FORMAT
+                "; streams by channels: %" G_GUINT64_FORMAT
+                ", by TCP: %" G_GUINT64_FORMAT,
+                bytes, streams, others);
     }
     if (news_fd >= 0) {
         fdwatch_remove(news_watch);

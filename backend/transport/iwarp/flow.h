@@ -33,7 +33,7 @@ struct flow {
     struct tcp_vm *net;
     struct rnic_pair *pair;
     /* Under the token. */
-    TAILQ_ENTRY(flow) link;       /* in net->flows */
+    TAILQ_ENTRY(flow) link;       /* in net->flows; with @last in net->leaving */
     struct rnic_channel *channel; /* NULL: it has broken */
     uint32_t asked;    /* the peer's index: its OPEN is not answered; 0: none is */
     struct conn *conn; /* whose stream it carries; NULL: not yet */
@@ -43,8 +43,11 @@ struct flow {
     struct fpdu_rx rx; /* its room: FPDU_MAX_SIZE, while it holds something */
     uint8_t *saved;    /* input that is to be looked at first; NULL: none */
     size_t saved_len;
+    /* Its queue pair has gone: what goes out before it is closed.  NULL: it has not. */
+    uint8_t *last;
+    size_t last_at, last_len;
     /* Under flow.c's news_lock. */
-    STAILQ_ENTRY(flow) news_link; /* in its list, if there are any: */
+    STAILQ_ENTRY(flow) news_link; /* in its list, if there are any; in net->dropped */
     unsigned news;                /* of enum flow_news */
     uint8_t *said;                /* what came with it; NULL: nothing */
     size_t said_len;
@@ -54,6 +57,7 @@ struct flow {
 };
 
 TAILQ_HEAD(flow_list, flow);
+STAILQ_HEAD(flow_queue, flow);
 
 /*
  * Ask the peer for one, with @bytes.  NULL: the channel is not up any more, or the peer
@@ -76,6 +80,8 @@ bool flow_up(struct conn *c, struct flow *f, const struct framing *framing, bool
  * thread. */
 void flow_drop(struct flow *f);
 
+/* A stream of @net's is by TCP.  For the log.  Token held. */
+void flow_not_used(const struct tcp_vm *net);
 bool flow_is_carrier(const struct stream *s);
 /* The name of the NIC that carries @c's stream; NULL: it is no channel.  Token held. */
 const char *flow_nic(const struct conn *c);

@@ -136,7 +136,7 @@ static bool poll_check_peer(struct conn *c, uint64_t now)
         if (!c->reliable) {
             conn_go(c); /* what is sent to it is lost */
         }
-    } else if (silent > most && c->s->carrier->has_drained(c)) {
+    } else if (silent > most && c->s->carrier->has_drained(c, now)) {
         c->progress = now;
     } else if (silent > most) {
         c->progress = now;
@@ -302,7 +302,8 @@ static bool tcp_look(struct vm_net *vn)
     if (!rnic_vm_is_used(rv) || pthread_mutex_trylock(&net->vm->dp.token) != 0) {
         return false;
     }
-    came = rnic_vm_peek(rv);
+    /* The main thread has something for the turn's end, as of a channel that breaks. */
+    came = rnic_vm_peek(rv) || !rnic_vm_due(rv);
     pthread_mutex_unlock(&net->vm->dp.token);
     return came;
 }
@@ -312,7 +313,7 @@ static bool tcp_arm(struct vm_net *vn, uint64_t now)
     struct tcp_vm *net = poll_of_net(vn);
     struct rnic_vm *rv = tcp_vm_rnic(net);
 
-    if (!rnic_vm_is_used(rv) || rnic_vm_arm(rv, now)) {
+    if (!rnic_vm_is_used(rv) || (rnic_vm_due(rv) && rnic_vm_arm(rv, now))) {
         return true;
     }
     atomic_store_explicit(&vn->ready, true, memory_order_relaxed);
@@ -358,6 +359,8 @@ struct tcp_vm *tcp_vm_get(struct vm *vm)
     TAILQ_INIT(&net->work);
     TAILQ_INIT(&net->deferred);
     TAILQ_INIT(&net->flows);
+    TAILQ_INIT(&net->leaving);
+    STAILQ_INIT(&net->dropped);
     if (!sockets_init(net)) {
         g_free(net);
         return NULL;

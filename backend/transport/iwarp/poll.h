@@ -27,8 +27,11 @@ struct tcp_vm {
     uint64_t sweep;          /* ns, when silent peers are looked for; UINT64_MAX: not */
     /* What it has of channels; NULL: nothing.  Made once; any thread looks. */
     _Atomic(struct rnic_vm *) rnic;
-    struct flow_list flows;     /* on channels; see flow.c */
-    _Atomic bool flows_dropped; /* some of them are to be freed */
+    struct flow_list flows;   /* on channels; see flow.c */
+    struct flow_list leaving; /* ... of queue pairs that have gone, the oldest first */
+    unsigned n_leaving;
+    struct flow_queue dropped;  /* of them: to be freed; under flow.c's news_lock */
+    _Atomic bool flows_dropped; /* there are some */
     uint64_t now;               /* ns, of the turn */
     /* The main thread's, see bind.c. */
     struct share streams;

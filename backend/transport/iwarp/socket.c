@@ -115,7 +115,7 @@ static uint32_t socket_mulpdu(const struct conn *c)
     return fpdu_mulpdu((uint32_t)max_segment(c->s->socket.fd), c->s->framing.markers);
 }
 
-static bool socket_has_drained(struct conn *c)
+static bool socket_has_drained(struct conn *c, uint64_t now)
 {
     int was = c->s->socket.unsent, n = 0;
 
@@ -460,6 +460,7 @@ bool socket_up(struct conn *c, int fd, const struct framing *framing, bool ready
     fpdu_rx_init(&s->socket.rx, NULL, FPDU_MAX_SIZE, framing->crc, rdmap_head_len);
     s->socket.rx.in_parts = direct_in_parts;
     s->socket.rx.parts_arg = c;
+    flow_not_used(c->net);
     conn_up(c, s, framing, ready, own, peer);
     return true;
 }

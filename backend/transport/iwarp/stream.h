@@ -104,8 +104,9 @@ struct carrier {
     uint32_t (*mulpdu)(const struct conn *c);
     /* RX_GRACE is over: what it has kept is taken, too. */
     void (*resume)(struct conn *c, struct turn *t);
-    /* Has the peer taken some of what it was sent since that was asked last? */
-    bool (*has_drained)(struct conn *c);
+    /* Has the peer taken some of what it was sent since that was asked last?  Or is its
+     * silence no sign yet? */
+    bool (*has_drained)(struct conn *c, uint64_t now);
     /* Is it known that the peer does not get what it is sent? */
     bool (*is_silent)(const struct conn *c);
     /* There is nothing more to be sent. */

@@ -658,18 +658,33 @@ void tx_begin(struct conn *c)
     }
 }
 
-/* A message may be complete for this guest, and the peer not know it yet. */
+/*
+ * A message may be complete for this guest, and the peer not know it yet.  What is not
+ * taken now is in the backlog, for the carrier's close().
+ */
 void tx_last_ack(struct conn *c)
 {
     struct ctl ctl = {CTL_ACK, c->s->ack, 0};
     struct stream *s = c->s;
     struct rdmap_segment seg;
     uint8_t frame[TX_ALONE];
+    ssize_t n = 0;
+    size_t len;
+    bool all;
 
-    if (stream_is_over(s) || s->phase == STREAM_STARTING || !tx_send_backlog(c) ||
-        !s->ack_due) {
+    if (stream_is_over(s) || s->phase == STREAM_STARTING) {
+        return;
+    }
+    all = tx_send_backlog(c);
+    if (!s->ack_due || s->send_failed) {
         return;
     }
     ctl_begin(&ctl, &seg);
-    s->carrier->send(c, frame, tx_head_alone(&seg, &s->framing, frame));
+    len = tx_head_alone(&seg, &s->framing, frame);
+    if (all) {
+        n = s->carrier->send(c, frame, len);
+    }
+    if (n >= 0 && (size_t)n < len) {
+        tx_keep(c, frame + n, len - (size_t)n);
+    }
 }

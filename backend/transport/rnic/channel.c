@@ -171,6 +171,17 @@ enum rnic_phase rnic_channel_phase(const struct rnic_channel *ch)
     return ch->phase;
 }
 
+bool rnic_channel_is_silent(const struct rnic_channel *ch, uint64_t now)
+{
+    return ch->phase != RNIC_UP ||
+           (ch->since && now > ch->since && now - ch->since > RNIC_SILENCE_NS / 2);
+}
+
+bool rnic_channel_awaits(const struct rnic_channel *ch)
+{
+    return ch->phase == RNIC_UP && ch->since;
+}
+
 uint64_t rnic_channel_heard(const struct rnic_channel *ch)
 {
     return ch->heard;

@@ -164,6 +164,13 @@ void rnic_channel_drop(struct rnic_channel *ch);
 /* What became of grow(); NULL: not now. */
 void rnic_channel_grow(struct rnic_channel *ch, enum rnic_side side,
                        struct rnic_block *b);
+/* Is it up, and something on its way of which it is not known that it has arrived? */
+bool rnic_channel_awaits(const struct rnic_channel *ch);
+/*
+ * May it be about to break, as nothing has come for a quarter of a second with frames on
+ * their way; or does it break?  Who waits for an answer by it waits for that first.
+ */
+bool rnic_channel_is_silent(const struct rnic_channel *ch, uint64_t now);
 /* The most that one frame carries now; it does not shrink. */
 uint32_t rnic_channel_room(const struct rnic_channel *ch);
 /* ns, when the peer was heard last; 0: never. */

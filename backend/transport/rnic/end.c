@@ -18,8 +18,10 @@
  *
  * No channel waits without bound for its VM to take turns: the channel of one that is
  * paused is dropped at once; one that takes none for another reason, after END_WAIT_MS;
- * one that has gone has closed all flows, and nobody is told.  Its token is waited for,
- * however: a worker that stands in a page fault keeps the NIC from being closed.
+ * one that has gone has closed all flows, and nobody is told.  What that has sent last,
+ * such as the ACK of a message that its peer waits for, has RNIC_LINGER_MS to arrive.
+ * A VM's token is waited for, however: a worker that stands in a page fault keeps the
+ * NIC from being closed.
  *
  * Threads: the main thread; the calls of struct rnic_channel_ops under the token.
  */
@@ -825,10 +827,25 @@ static gboolean on_asks(gint fd, GIOCondition cond, gpointer unused)
 
 /* ---- its end ---- */
 
+/* The VM has gone: what it has posted goes on, if the host QP does.  Nobody polls. */
+static void linger(struct rnic_end *e)
+{
+    gint64 until = g_get_monotonic_time() + (gint64)rnic_linger_ms * 1000;
+
+    while (rnic_channel_awaits(e->ch) && !event_came(e, RDMA_CM_EVENT_DISCONNECTED) &&
+           !e->cm->gone && !e->cm->lost && g_get_monotonic_time() < until) {
+        nap(e, MIN(until, g_get_monotonic_time() + 10000));
+    }
+}
+
 /* Until the channel is broken, and its flows are closed. */
 static void break_channel(struct rnic_end *e)
 {
     gint64 until = g_get_monotonic_time() + END_WAIT_MS * 1000;
+
+    if (!e->rv->vm) {
+        linger(e);
+    }
 
     rnic_vm_take(e->rv);
     if (e->rv->vm) {

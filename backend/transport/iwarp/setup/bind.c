@@ -127,14 +127,15 @@ static void setup_set_joins(struct conn *c, struct rnic_pair *p)
     if (p) {
         rnic_pair_hold(p);
         TAILQ_INSERT_TAIL(&joining, c, join_link);
+        atomic_store(&c->is_joining, true); /* until the setup that follows says */
     }
-    atomic_store(&c->is_joining, p != NULL);
 }
 
 /* What was asked for is there, or is wanted no more. */
 void setup_ask_over(struct conn *c)
 {
     setup_set_joins(c, NULL);
+    atomic_store(&c->is_joining, false);
     token_drop(asked, &c->asked);
     c->ask_again = 0;
 }
@@ -339,9 +340,9 @@ static void setup_not_now(struct conn *c)
 
 void setup_try_again(struct conn *c)
 {
-    setup_ask_over(c);
-    setup_not_now(c);
+    setup_not_now(c); /* first: there is no moment in which it waits for nothing */
     setup_ask(c);
+    setup_ask_over(c);
 }
 
 /*
@@ -505,7 +506,6 @@ void setup_pair_changed(struct rnic_pair *p)
     struct conn *c, *next, *last = TAILQ_LAST(&joining, conn_list);
     bool more = last;
 
-    handshake_pair_changed(p);
     for (c = TAILQ_FIRST(&joining); more; c = next) {
         next = TAILQ_NEXT(c, join_link);
         more = c != last; /* it may be waiting again */

@@ -63,10 +63,9 @@ void setup_answer_came(struct peer *from, const struct peer_bind_answer *a);
 
 /* The responder, of this daemon or of @peer, awaits us by TCP. */
 void handshake_connect(struct conn *c, struct peer *peer);
-/* The same by a flow of @p's channel. */
+/* The same by a flow of @p's channel; by TCP if there is none any more, or it takes none.
+ */
 void handshake_join(struct conn *c, struct rnic_pair *p);
-/* @p's state is another: who waits in it tries anew. */
-void handshake_pair_changed(struct rnic_pair *p);
 /* News of a flow that is no stream's, and what was said with them: @what, of enum
  * flow_news. */
 void handshake_flow(struct flow *f, unsigned what, const uint8_t *said, size_t len);

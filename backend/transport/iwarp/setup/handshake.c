@@ -55,9 +55,8 @@ struct setup {
     enum setup_state state;
     struct rnic_pair *pair; /* of a flow; NULL: it is a TCP connection */
     struct flow *flow;      /* NULL: an initiator's that has not begun */
-    TAILQ_ENTRY(setup) crowd;
-    int fd;      /* of a TCP connection */
-    guint watch; /* 0: none is needed yet */
+    int fd;                 /* of a TCP connection */
+    guint watch;            /* 0: none is needed yet */
     GIOCondition cond;
     uint64_t until;    /* ns */
     struct conn *conn; /* which cancels this if it goes; a responder's: SETUP_DEFERRED */
@@ -79,8 +78,6 @@ static const struct mpa_config mpa_configs[] = {MPA_OFFER(true), MPA_OFFER(false
 TAILQ_HEAD(setup_list, setup);
 static struct setup_list setups = TAILQ_HEAD_INITIALIZER(setups);
 static struct setup_list accepted = TAILQ_HEAD_INITIALIZER(accepted);
-/* Initiators' that wait until the peer has answered others: SETUP_CONNECTING. */
-static struct setup_list crowd = TAILQ_HEAD_INITIALIZER(crowd);
 static struct peer_places places = PEER_PLACES_INIT(places, MAX_ACCEPTED, MAX_OF_HOST);
 static guint look_timer;
 
@@ -103,9 +100,6 @@ static const struct mpa_config *setup_mpa(const struct setup *s)
 static void setup_free(struct setup *s, bool ends)
 {
     TAILQ_REMOVE(s->list, s, link);
-    if (s->pair && s->state == SETUP_CONNECTING) {
-        TAILQ_REMOVE(&crowd, s, crowd);
-    }
     handshake_unwatch(s);
     if (ends && s->flow) {
         flow_drop(s->flow);
@@ -114,6 +108,7 @@ static void setup_free(struct setup *s, bool ends)
     }
     if (s->conn && s->conn->setup == s) {
         s->conn->setup = NULL;
+        atomic_store(&s->conn->is_joining, false);
         conn_defer_no_more(s->conn, DEFERRED_HELLO | DEFERRED_STREAM);
     } else if (s->conn) {
         s->conn->arrived = NULL;
@@ -142,10 +137,10 @@ static void setup_lost(struct setup *s)
 {
     struct conn *c = s->conn && s->conn->setup == s ? s->conn : NULL;
 
-    setup_free(s, true);
     if (c) {
-        setup_try_again(c);
+        setup_try_again(c); /* later */
     }
+    setup_free(s, true);
 }
 
 /* Those that have begun first come first. */
@@ -307,22 +302,26 @@ static void defer_setup(struct setup *s, enum deferred_work what)
     conn_defer(s->conn, what);
 }
 
-/* By a flow.  A peer takes only so many at a time: the others wait for an answer. */
-static void handshake_begin_flow(struct setup *s, struct mpa_frame *request)
+/* Not by the channel: the peer awaits the same token by TCP as well. */
+static void handshake_by_tcp(struct setup *s)
 {
     struct conn *c = s->conn;
-    struct rnic_pair *p = s->pair;
+    struct peer *peer = rnic_pair_peer(s->pair);
+
+    setup_free(s, true);
+    handshake_connect(c, peer);
+    atomic_store(&c->is_joining, c->setup != NULL);
+}
+
+/* By a flow, if the pair has a channel, which takes some thousands at a time. */
+static void handshake_begin_flow(struct setup *s, struct mpa_frame *request)
+{
     uint8_t out[MPA_MAX_STARTUP];
     size_t size = handshake_put_hello(request, &s->own, out);
 
-    if (!rnic_pair_channel(p)) {
-        setup_lost(s);
-        return;
-    }
-    s->flow = flow_begin(c->net, p, out, size);
+    s->flow = flow_begin(s->conn->net, s->pair, out, size);
     if (!s->flow) {
-        s->state = SETUP_CONNECTING;
-        TAILQ_INSERT_TAIL(&crowd, s, crowd);
+        handshake_by_tcp(s);
         return;
     }
     s->flow->setup = s;
@@ -342,6 +341,9 @@ bool handshake_do_hello(struct conn *c)
     if (s->pair) {
         handshake_begin_flow(s, &request);
     } else {
+        if (atomic_exchange(&c->is_joining, false)) {
+            conn_try_anew(c); /* it is none of TCP's time */
+        }
         handshake_request_sent(s, handshake_send_hello(s->fd, &request, &s->own));
     }
     return had;
@@ -566,6 +568,7 @@ void handshake_connect(struct conn *c, struct peer *peer)
 
 void handshake_join(struct conn *c, struct rnic_pair *p)
 {
+    atomic_store(&c->is_joining, true);
     c->setup = setup_new(SETUP_DEFERRED, -1, &setups);
     c->setup->pair = p;
     rnic_pair_hold(p);
@@ -762,26 +765,6 @@ static void handshake_flow_asked(struct flow *f, const uint8_t *said, size_t len
     }
 }
 
-/* The peer has answered some, @n: it is the next ones' turn. */
-static void handshake_next_of(const struct rnic_pair *p, unsigned n)
-{
-    struct setup *s, *next;
-
-    for (s = TAILQ_FIRST(&crowd); s && n; s = next) {
-        next = TAILQ_NEXT(s, crowd);
-        if (s->pair == p) {
-            TAILQ_REMOVE(&crowd, s, crowd);
-            defer_setup(s, DEFERRED_HELLO);
-            n--;
-        }
-    }
-}
-
-void handshake_pair_changed(struct rnic_pair *p)
-{
-    handshake_next_of(p, UINT_MAX);
-}
-
 static void handshake_flow_answered(struct setup *s, bool refused, const uint8_t *said,
                                     size_t len)
 {
@@ -790,7 +773,10 @@ static void handshake_flow_answered(struct setup *s, bool refused, const uint8_t
     if (s->state != SETUP_WAIT_REPLY) {
         return;
     }
-    if (handshake_said(s, MPA_REPLY, said, len, &reply) && reply.reject == refused) {
+    if (refused && !len) { /* no queue pair has said that: the channel takes none */
+        handshake_by_tcp(s);
+    } else if (handshake_said(s, MPA_REPLY, said, len, &reply) &&
+               reply.reject == refused) {
         handshake_take_reply(s, &reply);
     } else {
         setup_failed(s, refused ? "refused" : "malformed MPA reply");
@@ -799,9 +785,6 @@ static void handshake_flow_answered(struct setup *s, bool refused, const uint8_t
 
 void handshake_flow(struct flow *f, unsigned what, const uint8_t *said, size_t len)
 {
-    if (!(what & FLOW_ASKED)) {
-        handshake_next_of(f->pair, 1);
-    }
     if ((what & FLOW_BROKEN) && f->setup) {
         setup_lost(f->setup);
     } else if (what & FLOW_BROKEN) {

@@ -10,8 +10,8 @@
  * Whoever is about to use a place before its turn has come catches up by itself, so no
  * BIND, token or stream ever mixes two places.
  *
- * When a channel to a peer's VM has been made, connections that go there by TCP are made
- * anew, too.
+ * When a channel to a peer's VM has been made, reliable connections that go there by TCP
+ * are made anew, too; what an unreliable one has on its way would be lost.
  *
  * A host whose link was silent, or lost, is looked at in the same way when it is heard
  * again: TCP may take seconds to see that, of each connection.
@@ -201,7 +201,7 @@ bool moves_to_channel(const struct rnic_pair *p)
 
     TAILQ_FOREACH(c, &conns, all)
     {
-        if (c->initiator && tcp_vm_rnic(c->net) == rnic_pair_vm(p) &&
+        if (c->initiator && c->reliable && tcp_vm_rnic(c->net) == rnic_pair_vm(p) &&
             c->phase == CONN_UP && c->peer == rnic_pair_peer(p) &&
             memcmp(c->location.claim.owner, rnic_pair_owner(p),
                    sizeof(c->location.claim.owner)) == 0) {

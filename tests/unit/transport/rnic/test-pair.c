@@ -450,6 +450,47 @@ static void test_vm_goes_slowly(void)
     }
 }
 
+/* What it has posted last arrives though it has gone, and its host QP stays that long. */
+static void test_last_words(void)
+{
+    struct fixvm *a, *b;
+    struct rnic_pair *p;
+    struct fixflow *x;
+    bool opened;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    a = fix_vm("net", 1);
+    b = fix_vm("net", 2);
+    p = fix_want(a, b);
+    fix_expect(p, RNIC_PAIR_UP);
+    x = fix_begin(a, p, 0, 0);
+    do {
+        fix_let_turn(1);
+        fix_lock(a);
+        opened = x->opened;
+        fix_unlock(a);
+    } while (!opened);
+    softnic_do("hold 0");
+    fix_lock(a);
+    x->to_send = 500;
+    fix_push(x);
+    rnic_vm_flush(a->rv);
+    fix_unlock(a);
+    rnic_linger_ms = 20000; /* until the peer ends it */
+    fix_vm_free(a);
+    fix_let_turn(30);
+    softnic_do("hold -1");
+    UNTIL(fix_all_taken(b) == 500);
+    rnic_linger_ms = 0;
+    fix_vm_free(b);
+    UNTIL(!fix_ends());
+    fix_stop();
+    softnic_do("remove p0");
+}
+
 /* ---- time ---- */
 
 /* Nobody waits longer than that, though the channel comes up later. */
@@ -726,6 +767,7 @@ int main(int argc, char **argv)
     g_test_add_func("/rnic-pair/faults", test_faults);
     g_test_add_func("/rnic-pair/vm-goes", test_vm_goes);
     g_test_add_func("/rnic-pair/vm-goes-slowly", test_vm_goes_slowly);
+    g_test_add_func("/rnic-pair/last-words", test_last_words);
     g_test_add_func("/rnic-pair/patience", test_patience);
     g_test_add_func("/rnic-pair/late-failure", test_late_failure);
     g_test_add_func("/rnic-pair/stands", test_stands);
