@@ -214,15 +214,25 @@ static void resolve_address(void *arg)
     }
 }
 
+/* Before the host QP is ready.  Not all NICs have both. */
+static void set_options(struct rnic_job *j)
+{
+    uint8_t timeout = ACK_TIMEOUT;
+
+    rnic_verbs->cm_set_option(j->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout,
+                              sizeof(timeout));
+    if (j->tos) {
+        rnic_verbs->cm_set_option(j->id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &j->tos,
+                                  sizeof(j->tos));
+    }
+}
+
 static void resolve_route(void *arg)
 {
     struct rnic_job *j = arg;
-    uint8_t timeout = ACK_TIMEOUT;
 
     rnic_control_assert();
-    /* iWARP has none. */
-    rnic_verbs->cm_set_option(j->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout,
-                              sizeof(timeout));
+    set_options(j);
     errno = 0;
     fail(j, rnic_verbs->cm_resolve_route(j->id, RESOLVE_MS));
 }
@@ -279,6 +289,9 @@ static void join(void *arg)
                                     .rnr_retry_count = RNR_RETRIES};
 
     rnic_control_assert();
+    if (!j->n) {
+        set_options(j);
+    }
     errno = 0;
     fail(j, j->n ? rnic_verbs->cm_connect(j->id, &param)
                  : rnic_verbs->cm_accept(j->id, &param));
@@ -387,6 +400,7 @@ static struct rnic_job *job(const struct rnic_end *e)
     j->events = e->cm->events;
     j->qps = e->cm->qps;
     j->id = e->id;
+    j->tos = e->rv->tos;
     return j;
 }
 
