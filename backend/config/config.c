@@ -38,7 +38,7 @@ bool config_valid_name(const char *text)
     return true;
 }
 
-static bool parse_uint(const char *key, const char *value, uint32_t min, uint32_t max,
+bool config_parse_uint(const char *key, const char *value, uint32_t min, uint32_t max,
                        uint32_t *out, GError **errp)
 {
     guint64 n;
@@ -76,6 +76,16 @@ bool config_parse_size(const char *key, const char *value, uint64_t min, uint64_
     }
     *out = n << shift;
     return true;
+}
+
+/* Bytes per second; 0 in *out: "none". */
+static bool parse_rate(const char *key, const char *value, uint64_t *out, GError **errp)
+{
+    if (strcmp(value, "none") == 0) {
+        *out = 0;
+        return true;
+    }
+    return config_parse_size(key, value, 1u << 20, UINT64_C(1) << 40, out, errp);
 }
 
 static bool parse_bool(const char *key, const char *value, bool *out, GError **errp)
@@ -307,7 +317,7 @@ static bool parse_workers(const char *key, const char *value, uint64_t *out,
         if (!**w) {
             continue; /* a list may end in a separator */
         }
-        if (!parse_uint(key, *w, 0, CONFIG_MAX_WORKERS - 1, &n, errp)) {
+        if (!config_parse_uint(key, *w, 0, CONFIG_MAX_WORKERS - 1, &n, errp)) {
             return false;
         }
         set |= UINT64_C(1) << n;
@@ -360,6 +370,12 @@ bool config_network_set(struct network_config *net, const char *key, const char 
 {
     if (strcmp(key, "worker") == 0) {
         return parse_workers(key, value, &net->workers, errp);
+    }
+    if (strcmp(key, "nic-rate") == 0) {
+        return parse_rate(key, value, &net->nic_rate, errp);
+    }
+    if (strcmp(key, "nic-dscp") == 0) {
+        return config_parse_uint(key, value, 0, 63, &net->nic_dscp, errp);
     }
     return config_fail(errp, key, "unknown key");
 }
@@ -442,32 +458,32 @@ bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
         return vm->has_mac || config_fail(errp, key, "is not a unicast MAC address");
     }
     if (strcmp(key, "max-qp") == 0) {
-        return parse_uint(key, value, 2, 65535, &vm->max_qp, errp);
+        return config_parse_uint(key, value, 2, 65535, &vm->max_qp, errp);
     }
     if (strcmp(key, "max-cq") == 0) {
-        return parse_uint(key, value, 2, 65535, &vm->max_cq, errp);
+        return config_parse_uint(key, value, 2, 65535, &vm->max_cq, errp);
     }
     if (strcmp(key, "max-srq") == 0) {
-        return parse_uint(key, value, 2, 65535, &vm->max_srq, errp);
+        return config_parse_uint(key, value, 2, 65535, &vm->max_srq, errp);
     }
     if (strcmp(key, "max-mr") == 0) {
-        return parse_uint(key, value, 2, 1u << 20, &vm->max_mr, errp);
+        return config_parse_uint(key, value, 2, 1u << 20, &vm->max_mr, errp);
     }
     if (strcmp(key, "max-pd") == 0) {
-        return parse_uint(key, value, 2, 65535, &vm->max_pd, errp);
+        return config_parse_uint(key, value, 2, 65535, &vm->max_pd, errp);
     }
     if (strcmp(key, "max-mr-pages") == 0) {
-        return parse_uint(key, value, 1, UINT32_MAX, &vm->max_mr_pages, errp);
+        return config_parse_uint(key, value, 1, UINT32_MAX, &vm->max_mr_pages, errp);
     }
     if (strcmp(key, "shares") == 0) {
-        return parse_uint(key, value, 1, 10000, &vm->shares, errp);
+        return config_parse_uint(key, value, 1, 10000, &vm->shares, errp);
     }
     if (strcmp(key, "max-memory") == 0) {
         return config_parse_size(key, value, 1u << 20, UINT64_C(1) << 46, &vm->max_memory,
                                  errp);
     }
     if (strcmp(key, "max-files") == 0) {
-        return parse_uint(key, value, 1, 1024, &vm->max_files, errp);
+        return config_parse_uint(key, value, 1, 1024, &vm->max_files, errp);
     }
     if (strcmp(key, "require-sealed") == 0) {
         return parse_bool(key, value, &vm->require_sealed, errp);
@@ -479,7 +495,29 @@ bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
         vm->own_workers = parse_workers(key, value, &vm->workers, errp);
         return vm->own_workers;
     }
+    if (strcmp(key, "nic-rate") == 0) {
+        vm->own_rate = parse_rate(key, value, &vm->nic_rate, errp);
+        return vm->own_rate;
+    }
+    if (strcmp(key, "nic-dscp") == 0) {
+        vm->own_dscp = config_parse_uint(key, value, 0, 63, &vm->nic_dscp, errp);
+        return vm->own_dscp;
+    }
     return config_fail(errp, key, "unknown key");
+}
+
+/* What its own group does not say. */
+static void take_from_network(const struct network_config *net, struct vm_config *vm)
+{
+    if (!vm->own_workers) {
+        vm->workers = net ? net->workers : 0;
+    }
+    if (!vm->own_rate) {
+        vm->nic_rate = net ? net->nic_rate : 0;
+    }
+    if (!vm->own_dscp) {
+        vm->nic_dscp = net ? net->nic_dscp : 0;
+    }
 }
 
 bool config_vm_finish(const struct daemon_config *cfg, struct vm_config *vm,
@@ -487,15 +525,13 @@ bool config_vm_finish(const struct daemon_config *cfg, struct vm_config *vm,
 {
     const struct network_config *net = find_network(cfg, vm->network);
 
-    if (net && !vm->own_workers) {
-        if (net->wrong) {
-            /* On another worker it might not be kept apart from whom it should. */
-            g_set_error(errp, PVRDMA_ERROR, 0,
-                        "network: there is an error in [network %s]", net->name);
-            return false;
-        }
-        vm->workers = net->workers;
+    if (net && net->wrong && !vm->own_workers) {
+        /* On another worker it might not be kept apart from whom it should. */
+        g_set_error(errp, PVRDMA_ERROR, 0, "network: there is an error in [network %s]",
+                    net->name);
+        return false;
     }
+    take_from_network(net, vm);
     if (g_strcmp0(vm->socket, cfg->control_socket) == 0) {
         return config_fail(errp, "socket", "is the control socket");
     }
@@ -506,8 +542,8 @@ void config_vm_follow(const struct daemon_config *cfg, struct vm_config *vm)
 {
     const struct network_config *net = find_network(cfg, vm->network);
 
-    if (!vm->own_workers && !(net && net->wrong)) {
-        vm->workers = net ? net->workers : 0;
+    if (!(net && net->wrong)) {
+        take_from_network(net, vm);
     }
 }
 
@@ -557,6 +593,8 @@ char *config_vm_diff(const struct vm_config *a, const struct vm_config *b)
         {"max-files", a->max_files == b->max_files},
         {"require-sealed", a->require_sealed == b->require_sealed},
         {"worker", a->workers == b->workers},
+        {"nic-rate", a->nic_rate == b->nic_rate},
+        {"nic-dscp", a->nic_dscp == b->nic_dscp},
     };
     GString *s = NULL;
 
@@ -774,7 +812,7 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
         ok = parse_path(key, value, &cfg->control_socket, errp);
         break;
     case KEY_WORKERS:
-        ok = parse_uint(key, value, 1, CONFIG_MAX_WORKERS, &cfg->workers, errp);
+        ok = config_parse_uint(key, value, 1, CONFIG_MAX_WORKERS, &cfg->workers, errp);
         break;
     case KEY_WORKER_PRIORITY:
         if (!priority_parse(value, &cfg->worker_priority)) {
@@ -785,7 +823,7 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
         }
         break;
     case KEY_POLL_US:
-        ok = parse_uint(key, value, 0, CONFIG_MAX_POLL_US, &cfg->poll_us, errp);
+        ok = config_parse_uint(key, value, 0, CONFIG_MAX_POLL_US, &cfg->poll_us, errp);
         break;
     case KEY_PATH:
         ok = parse_local_path(key, value, &cfg->local_path, errp);
@@ -819,10 +857,10 @@ bool config_set(struct daemon_config *cfg, const char *key, const char *value, b
         cfg->host_name = g_strdup(value);
         break;
     case KEY_PEER_TIMEOUT:
-        ok = parse_uint(key, value, 1, 3600, &cfg->peer_timeout, errp);
+        ok = config_parse_uint(key, value, 1, 3600, &cfg->peer_timeout, errp);
         break;
     case KEY_HOLD_TIMEOUT:
-        ok = parse_uint(key, value, 1, CONFIG_MAX_HOLD, &cfg->hold_timeout, errp);
+        ok = config_parse_uint(key, value, 1, CONFIG_MAX_HOLD, &cfg->hold_timeout, errp);
         break;
     default:
         return config_fail(errp, key, "unknown key");

@@ -9,10 +9,13 @@
  *                       peer-timeout, hold-timeout
  *   [vm NAME]           socket, uid, network, mac, addresses (';' list or "any"),
  *                       max-qp, max-cq, max-srq, max-mr, max-pd, max-mr-pages,
- *                       shares, max-memory, max-files, require-sealed, worker
- *   [network NAME]      worker: of its VMs, unless their own groups say otherwise
+ *                       shares, max-memory, max-files, require-sealed, worker,
+ *                       nic-rate, nic-dscp
+ *   [network NAME]      worker, nic-rate, nic-dscp: of its VMs, unless their own groups
+ *                       say otherwise
  *   [peer NAME]         address, secret-file, max-queued: another host's daemon
- *   [nic NAME]          device, address, fabric, networks: an RDMA NIC of this host
+ *   [nic NAME]          device, address, fabric, networks, max-in-flight, max-requests:
+ *                       an RDMA NIC of this host
  *
  * All numbers are range-checked here; later code relies on the limits below.
  * Unknown groups and keys are errors.  An error outside of [daemon] costs the group
@@ -66,16 +69,21 @@ struct vm_config {
     uint32_t max_pd;       /* 2..65535, default 8192 */
     uint32_t max_mr_pages; /* pages all MRs and rings may cover;
                               default 16 Mi (64 GiB) */
-    uint32_t shares;       /* of its worker's time beside others; 1..10000 */
-    uint64_t max_memory;   /* bytes of guest memory mapped; 2^20..2^46,
-                              default 4 TiB */
-    uint32_t max_files;    /* mappings of files that are guest memory; 1..1024,
-                              default 64 */
-    uint64_t workers;      /* that may serve it, a bit each; 0: any */
-    bool own_workers;      /* so its group says, whatever its network's does */
-    bool require_sealed;   /* as daemon_config; default from there */
-    bool any_uid;          /* default: whoever can open the socket */
-    uint32_t *uids;        /* else: the users whose VMM is served */
+    uint32_t shares;     /* of its worker's time, and of NICs, beside others; 1..10000 */
+    uint64_t max_memory; /* bytes of guest memory mapped; 2^20..2^46,
+                            default 4 TiB */
+    uint32_t max_files;  /* mappings of files that are guest memory; 1..1024,
+                            default 64 */
+    uint64_t workers;    /* that may serve it, a bit each; 0: any */
+    bool own_workers;    /* so its group says, whatever its network's does */
+    uint64_t nic_rate;   /* bytes/s that it may send by NICs of the host; 2^20..2^40,
+                            0: as many as it can, default */
+    uint32_t nic_dscp;   /* of its packets there; 0..63, default 0 */
+    bool own_rate;       /* as own_workers */
+    bool own_dscp;
+    bool require_sealed; /* as daemon_config; default from there */
+    bool any_uid;        /* default: whoever can open the socket */
+    uint32_t *uids;      /* else: the users whose VMM is served */
     unsigned n_uids;
     bool from_file; /* declared by the key file, not by an administrator's command */
 };
@@ -84,7 +92,9 @@ struct vm_config {
 struct network_config {
     char *name;
     uint64_t workers; /* of its VMs; as in struct vm_config */
-    bool wrong;       /* there is an error in its group */
+    uint64_t nic_rate;
+    uint32_t nic_dscp;
+    bool wrong; /* there is an error in its group */
 };
 
 _Static_assert(CONFIG_MAX_WORKERS <= 64, "a bit each");
@@ -107,6 +117,8 @@ struct nic_config {
     struct pvrdma_gid address; /* IP address of its net device */
     char *fabric;              /* NICs of one fabric reach each other */
     char **networks;           /* whose VMs may use it; NULL: all */
+    uint64_t max_in_flight;    /* bytes; 2^16..2^30, 0: by its rate, default */
+    uint32_t max_requests;     /* in flight; 16..2^20, default 1024 */
 };
 
 /* A group of the key file that was left out. */
@@ -205,7 +217,7 @@ struct vm_config *config_vm_new(const struct daemon_config *cfg, const char *nam
 bool config_vm_set(struct vm_config *vm, const char *key, const char *value,
                    GError **errp);
 void config_vm_free(struct vm_config *vm);
-/* @fn is called with each key of @vm, but "worker" if it has that from its network. */
+/* @fn is called with each key of @vm, but with none that it has from its network. */
 typedef void config_key_fn(void *opaque, const char *key, const char *value);
 void config_vm_keys(const struct vm_config *vm, config_key_fn *fn, void *opaque);
 /* Which those can be, a line each ("key NAME"). */
@@ -219,8 +231,8 @@ bool config_vm_finish(const struct daemon_config *cfg, struct vm_config *vm,
                       GError **errp);
 
 /*
- * For a VM that was declared under an earlier @cfg: what it has from its network now.
- * As it was, if there is an error in that.
+ * For a VM that was declared under an earlier @cfg: what it has from its network now, for
+ * its next VMM.  As it was, if there is an error in that.
  */
 void config_vm_follow(const struct daemon_config *cfg, struct vm_config *vm);
 
@@ -232,6 +244,10 @@ char *config_vm_diff(const struct vm_config *a, const struct vm_config *b);
 
 /* May a VMM of user @uid be served? */
 bool config_vm_uid_ok(const struct vm_config *vm, uint32_t uid);
+
+/* A number from @min to @max. */
+bool config_parse_uint(const char *key, const char *value, uint32_t min, uint32_t max,
+                       uint32_t *out, GError **errp);
 
 /* Bytes: a number, with K, M, G or T after it for powers of 1024. */
 bool config_parse_size(const char *key, const char *value, uint64_t min, uint64_t max,

@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-#define DEFAULT_FABRIC "default"
+#define DEFAULT_FABRIC   "default"
+#define DEFAULT_REQUESTS 1024u
 
 struct nic_config *config_nic_new(const char *name, GError **errp)
 {
@@ -18,6 +19,7 @@ struct nic_config *config_nic_new(const char *name, GError **errp)
     nic = g_new0(struct nic_config, 1);
     nic->name = g_strdup(name);
     nic->fabric = g_strdup(DEFAULT_FABRIC);
+    nic->max_requests = DEFAULT_REQUESTS;
     return nic;
 }
 
@@ -94,6 +96,13 @@ bool config_nic_set(struct nic_config *nic, const char *key, const char *value,
     if (strcmp(key, "networks") == 0) {
         return parse_networks(nic, value, errp);
     }
+    if (strcmp(key, "max-in-flight") == 0) {
+        return config_parse_size(key, value, 64u << 10, 1u << 30, &nic->max_in_flight,
+                                 errp);
+    }
+    if (strcmp(key, "max-requests") == 0) {
+        return config_parse_uint(key, value, 16, 1u << 20, &nic->max_requests, errp);
+    }
     return config_fail(errp, key, "unknown key");
 }
 
@@ -139,7 +148,8 @@ bool config_nic_same(const struct nic_config *a, const struct nic_config *b)
 {
     return strcmp(a->device, b->device) == 0 &&
            memcmp(&a->address, &b->address, sizeof(a->address)) == 0 &&
-           strcmp(a->fabric, b->fabric) == 0 && !a->networks == !b->networks &&
+           strcmp(a->fabric, b->fabric) == 0 && a->max_in_flight == b->max_in_flight &&
+           a->max_requests == b->max_requests && !a->networks == !b->networks &&
            (!a->networks || g_strv_equal((const char *const *)a->networks,
                                          (const char *const *)b->networks));
 }

@@ -64,9 +64,9 @@ static void put_workers(const struct out *o, const struct vm_config *vm)
 
 /* All that config_vm_keys() may pass. */
 static const char *const names[] = {
-    "socket",    "network",        "addresses", "mac",          "max-qp", "max-cq",
-    "max-srq",   "max-mr",         "max-pd",    "max-mr-pages", "shares", "max-memory",
-    "max-files", "require-sealed", "uid",       "worker",
+    "socket",    "network",        "addresses", "mac",          "max-qp",   "max-cq",
+    "max-srq",   "max-mr",         "max-pd",    "max-mr-pages", "shares",   "max-memory",
+    "max-files", "require-sealed", "uid",       "worker",       "nic-rate", "nic-dscp",
 };
 
 void config_vm_key_names(GString *text)
@@ -102,5 +102,13 @@ void config_vm_keys(const struct vm_config *vm, config_key_fn *fn, void *opaque)
     put_uids(&o, vm);
     if (vm->own_workers) {
         put_workers(&o, vm);
+    }
+    if (vm->own_rate && vm->nic_rate) {
+        put_number(&o, "nic-rate", vm->nic_rate);
+    } else if (vm->own_rate) {
+        put(&o, "nic-rate", "none");
+    }
+    if (vm->own_dscp) {
+        put_number(&o, "nic-dscp", vm->nic_dscp);
     }
 }

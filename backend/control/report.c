@@ -331,6 +331,8 @@ void report_vm(GString *s, struct vm *vm)
     json_int(s, "shares", cfg->shares);
     json_int(s, "max_memory", cfg->max_memory);
     json_int(s, "max_files", cfg->max_files);
+    json_int(s, "nic_rate", cfg->nic_rate); /* 0: no limit */
+    json_int(s, "nic_dscp", cfg->nic_dscp);
     json_end(s, '}');
     json_end(s, '}');
 }

@@ -11,6 +11,7 @@ static void report_nic(GString *s, const struct rnic_nic *nic)
 {
     char address[CONFIG_GID_STRLEN];
     const struct nic_config *cfg = nic->cfg;
+    struct rnic_nic_usage u;
 
     config_format_gid(&cfg->address, address);
     json_begin(s, NULL, '{');
@@ -31,6 +32,12 @@ static void report_nic(GString *s, const struct rnic_nic *nic)
     json_int(s, "events", nic->events);
     json_int(s, "failures", nic->failures);
     json_int(s, "channels", rnic_nic_channels(nic));
+    rnic_nic_usage(nic, &u);
+    json_int(s, "in_flight", u.bytes);
+    json_int(s, "max_in_flight", u.max_bytes);
+    json_int(s, "requests", u.requests);
+    json_int(s, "max_requests", u.max_requests);
+    json_int(s, "waiting_vms", u.waiting);
     if (nic->dev.kind) {
         json_str(s, "kind", nic->dev.kind);
         json_int(s, "port", nic->dev.port);

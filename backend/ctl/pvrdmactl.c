@@ -374,9 +374,9 @@ static char *speed(gint64 mbit_s)
 
 static void print_nics(JsonArray *nics)
 {
-    printf("%-12s %-12s %-10s %-20s %-12s %-8s %8s %6s %6s %-7s %-12s  %s\n", "NIC",
-           "DEVICE", "KIND", "ADDRESS", "FABRIC", "STATE", "SINCE", "SPEED", "MTU",
-           "ATOMICS", "NETWORKS", "REASON");
+    printf("%-12s %-12s %-10s %-20s %-12s %-8s %8s %6s %6s %-7s %9s %7s %-12s  %s\n",
+           "NIC", "DEVICE", "KIND", "ADDRESS", "FABRIC", "STATE", "SINCE", "SPEED", "MTU",
+           "ATOMICS", "IN-FLIGHT", "WAITING", "NETWORKS", "REASON");
     for (guint i = 0; nics && i < json_array_get_length(nics); i++) {
         JsonObject *n = json_array_get_object_element(nics, i);
         bool open = json_object_has_member(n, "kind");
@@ -387,14 +387,15 @@ static void print_nics(JsonArray *nics)
         g_autofree char *reason = g_strdup(get_str(n, "reason"));
 
         printf("%-12s %-12s %-10s %-20s %-12s %-8s %8s %6s %6" G_GINT64_FORMAT
-               " %-7s %-12s  %s\n",
+               " %-7s %9" G_GINT64_FORMAT " %7" G_GINT64_FORMAT " %-12s  %s\n",
                get_str(n, "name"), get_str(n, "device"), get_str(n, "kind"),
                get_str(n, "address"), get_str(n, "fabric"), get_str(n, "state"), since,
                fast, get_int(n, "mtu"),
                !open                    ? "-"
                : get_bool(n, "atomics") ? "yes"
                                         : "no",
-               networks, *reason ? clean(reason) : "-");
+               get_int(n, "in_flight"), get_int(n, "waiting_vms"), networks,
+               *reason ? clean(reason) : "-");
     }
 }
 

@@ -32,7 +32,9 @@ static void check(const struct daemon_config *cfg)
             vm->max_cq < 2 || vm->max_cq > 65535 || vm->max_pd < 2 ||
             vm->max_pd > 65535 || vm->max_mr < 2 || vm->max_mr > 1u << 20 ||
             vm->max_mr_pages < 1 || vm->max_memory < 1u << 20 ||
-            vm->max_memory > 1ull << 46 || vm->max_files < 1 || vm->max_files > 1024 ||
+            vm->max_memory > 1ull << 46 || vm->nic_rate > 1ull << 40 ||
+            (vm->nic_rate && vm->nic_rate < 1u << 20) || vm->nic_dscp > 63 ||
+            vm->max_files < 1 || vm->max_files > 1024 ||
             vm->n_addresses > CONFIG_MAX_ADDRESSES ||
             (vm->any_address && vm->n_addresses) || vm->n_uids > CONFIG_MAX_UIDS ||
             vm->any_uid != (vm->n_uids == 0)) {
@@ -67,7 +69,10 @@ static void check(const struct daemon_config *cfg)
 
         if (!config_valid_name(nic->name) || !config_valid_name(nic->fabric) ||
             !nic->device || !*nic->device || strlen(nic->device) > CONFIG_MAX_DEVICE ||
-            strchr(nic->device, '/') || (nic->networks && !*nic->networks)) {
+            strchr(nic->device, '/') || nic->max_in_flight > 1u << 30 ||
+            (nic->max_in_flight && nic->max_in_flight < 65536) ||
+            nic->max_requests < 16 || nic->max_requests > 1u << 20 ||
+            (nic->networks && !*nic->networks)) {
             abort();
         }
         for (char **net = nic->networks; net && *net; net++) {

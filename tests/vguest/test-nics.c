@@ -135,7 +135,9 @@ static void test_no_device(void)
     stop(d);
 }
 
-#define RAIL0 "[nic rail0]\ndevice=soft0\naddress=10.9.0.1\nfabric=blue\nnetworks=lan;x\n"
+#define RAIL0                                                                    \
+    "[nic rail0]\ndevice=soft0\naddress=10.9.0.1\nfabric=blue\nnetworks=lan;x\n" \
+    "max-requests=99\n"
 
 static void test_links(void)
 {
@@ -154,11 +156,13 @@ static void test_links(void)
                      ==, 2);
     g_assert_cmpint(json_object_get_int_member(o, "mtu"), ==, 4096);
     g_assert_cmpint(json_object_get_int_member(o, "mbit_s"), ==, 100000);
+    g_assert_cmpint(json_object_get_int_member(o, "max_in_flight"), ==, 1250000);
+    g_assert_cmpint(json_object_get_int_member(o, "max_requests"), ==, 99);
     text = list(d);
-    g_assert_true(g_regex_match_simple(
-        "rail0 +soft0 +RoCE +10.9.0.1 +blue +up +[0-9.]+s +100G +4096 no +lan,x +-\n"
-        "rail1 +soft1 +iWARP +10.9.0.2 +default +up ",
-        text, 0, 0));
+    g_assert_true(g_regex_match_simple("rail0 +soft0 +RoCE +10.9.0.1 +blue +up +[0-9.]+s "
+                                       "+100G +4096 no +0 +0 +lan,x +-\n"
+                                       "rail1 +soft1 +iWARP +10.9.0.2 +default +up ",
+                                       text, 0, 0));
     soft(d, "down soft0");
     vgt_await(is(d, "rail0", "down", "port 1 is down"));
     soft(d, "up soft0");

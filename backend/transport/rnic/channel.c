@@ -107,6 +107,7 @@ struct rnic_channel *rnic_channel_new(const struct rnic_channel_config *config)
         return NULL;
     }
     ch->cq = config->cq;
+    ch->fair = ch->cq->fair;
     if (!rnic_cq_enter(ch->cq, ch)) {
         free(ch);
         return NULL;
@@ -153,6 +154,7 @@ void rnic_channel_free(struct rnic_channel *ch)
     struct rnic_block *b;
 
     channel_drop_places(ch);
+    channel_give_back(ch); /* that of a VM that has gone does not end */
     rnic_cq_leave(ch->cq, ch);
     while ((b = TAILQ_FIRST(&ch->blocks))) {
         TAILQ_REMOVE(&ch->blocks, b, link);
@@ -231,11 +233,9 @@ static void channel_serve(struct rnic_channel *ch)
     struct rnic_flow *f;
 
     for (unsigned n = ch->tx.n_free;
-         n && channel_stage_messages(ch) && channel_has_room(ch); n--) {
-        f = TAILQ_FIRST(&ch->wanting);
-        if (!f) {
-            break;
-        }
+         n && channel_stage_messages(ch) && (f = TAILQ_FIRST(&ch->wanting)) &&
+         channel_has_room(ch);
+         n--) {
         rnic_flow_want(f, false);
         f->allowance = RNIC_QUANTUM;
         ch->ops->writable(f);
@@ -265,6 +265,7 @@ static void channel_end(struct rnic_channel *ch, bool all)
     struct rnic_flow *f;
 
     ch->phase = RNIC_BROKEN;
+    channel_give_back(ch);
     while ((f = TAILQ_FIRST(&ch->wanting))) {
         rnic_flow_want(f, false);
     }
@@ -376,6 +377,9 @@ void channel_flush(struct rnic_channel *ch)
     } else if (waits && !channel_has_credit(ch)) {
         channel_expect(ch);
     }
+    if (TAILQ_EMPTY(&ch->wanting) || !channel_can_open(ch)) {
+        channel_stand_back(ch);
+    }
 }
 
 /* ---- the end --------------------------------------------------------------------- */
@@ -383,6 +387,7 @@ void channel_flush(struct rnic_channel *ch)
 static void channel_begin_break(struct rnic_channel *ch)
 {
     ch->phase = RNIC_BREAKING;
+    channel_stand_back(ch);
     channel_due(ch, 0); /* at the next look, which knows what time it is */
     ch->ops->to_err(ch);
 }

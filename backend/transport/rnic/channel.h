@@ -219,6 +219,8 @@ void rnic_flow_close(struct rnic_flow *f);
 ssize_t rnic_flow_send(struct rnic_flow *f, const uint8_t *bytes, size_t len);
 /* Call writable() when it may send more, once; or do not.  @f was opened. */
 void rnic_flow_want(struct rnic_flow *f, bool wants);
+/* It wants to send, and has to wait for its VM's turn at the NIC. */
+bool rnic_flow_is_held_up(const struct rnic_flow *f);
 /* It takes what comes again; first what came meanwhile. */
 void rnic_flow_go_on(struct rnic_flow *f);
 

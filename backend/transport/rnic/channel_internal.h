@@ -5,6 +5,7 @@
 
 #include "transport/rnic/channel.h"
 #include "transport/rnic/cq.h"
+#include "transport/rnic/fair.h"
 
 /* Posted and not completed, at most; the last one may go beyond by itself. */
 #define RNIC_POSTED_BYTES (1u << 20)
@@ -45,8 +46,6 @@ struct rnic_tx {
     struct rnic_buffer *open; /* that is being filled; NULL: none */
     uint32_t fill, cap;       /* bytes of it; as many as the peer's receive takes */
     uint32_t bytes;           /* posted */
-    unsigned unsignalled;     /* behind the last one that was posted with a signal ... */
-    uint32_t unsignalled_bytes;
     /* The peer's receives that it has told of, by their size: they are used in that
      * order, as sizes grow. */
     uint32_t left[RNIC_SIZES], n_left;
@@ -110,6 +109,8 @@ struct rnic_channel {
     enum rnic_phase phase;
     struct rnic_tx tx;
     struct rnic_rx rx;
+    struct rnic_fair_vm *fair; /* the VM's part of the NIC; NULL: it has it alone */
+    struct rnic_sender sender; /* there */
 
     struct channel_place *place; /* by index, from 1 */
     uint32_t n_places, first_free, last_free;
@@ -180,7 +181,16 @@ void channel_drop_places(struct rnic_channel *ch);
 /* How much of it is staged, all or nothing if @whole; -1: nothing. */
 ssize_t channel_stage(struct rnic_channel *ch, const struct rnic_frame *f,
                       const uint8_t *bytes, size_t len, bool whole);
-bool channel_has_room(const struct rnic_channel *ch);
+/* ... of a flow?  If others are to go first, it is asked again when it is its turn. */
+bool channel_has_room(struct rnic_channel *ch);
+/* Do credits and buffers allow another SEND for frames? */
+bool channel_can_open(const struct rnic_channel *ch);
+/* The one of the VM whose turn it is, if some wait. */
+void channel_touch_next(struct rnic_fair_vm *v);
+/* It does not want to send data, or cannot: others of the VM need not wait for it. */
+void channel_stand_back(struct rnic_channel *ch);
+/* It posts nothing any more, and what it has posted does not count. */
+void channel_give_back(struct rnic_channel *ch);
 /* For frames, of the peer's. */
 bool channel_has_credit(const struct rnic_channel *ch);
 /* Post what is staged, if there is something. */

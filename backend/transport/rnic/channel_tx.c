@@ -18,7 +18,10 @@
  * OPEN, OPENED and CLOSE go before DATA.
  *
  * No more than 1 MiB and a block's buffers are posted at a time; one buffer is kept for
- * what is told.
+ * what is told.  A SEND is opened for DATA if the NIC has room and it is the VM's turn
+ * (fair.c); one that was opened for other frames, which do not wait, takes no DATA unless
+ * that is so.  Each SEND has a completion: what is on its way is known, even of a VM that
+ * sends no more.
  */
 #include "transport/rnic/channel_internal.h"
 
@@ -33,7 +36,7 @@ bool channel_has_credit(const struct rnic_channel *ch)
     return ch->tx.n_left > (ch->tx.control_used && !tx_withholds(ch) ? 0 : 1);
 }
 
-static bool tx_may_open(const struct rnic_channel *ch)
+bool channel_can_open(const struct rnic_channel *ch)
 {
     const struct rnic_tx *tx = &ch->tx;
 
@@ -41,27 +44,79 @@ static bool tx_may_open(const struct rnic_channel *ch)
            tx->bytes < RNIC_POSTED_BYTES && rnic_ring_used(&tx->ring) < RNIC_POSTED - 1;
 }
 
+/* How many bytes the next SEND may have. */
+static uint32_t tx_next_cap(const struct rnic_tx *tx)
+{
+    return MIN(tx->block->size, RNIC_SIZE_MIN << tx->low);
+}
+
 /* Begin a SEND; there is a buffer. */
 static void tx_open(struct rnic_tx *tx)
 {
     tx->open = tx->free[--tx->n_free];
     tx->fill = RNIC_SEND_HEADER;
-    tx->cap = MIN(tx->open->block->size, RNIC_SIZE_MIN << tx->low);
+    tx->cap = tx_next_cap(tx);
 }
 
-/* No further apart than a quarter of what may be posted: who waits for that is told. */
-static bool tx_is_signalled(struct rnic_tx *tx, uint32_t len)
+/* ---- the VM's part of the NIC ---- */
+
+void channel_touch_next(struct rnic_fair_vm *v)
 {
-    tx->unsignalled++;
-    tx->unsignalled_bytes += len;
-    if (tx->unsignalled < tx->block->n / 4 &&
-        tx->unsignalled_bytes < RNIC_POSTED_BYTES / 4) {
+    struct rnic_sender *s = rnic_fair_head(v);
+
+    if (s) {
+        channel_touch(
+            (struct rnic_channel *)(void *)((char *)s -
+                                            offsetof(struct rnic_channel, sender)));
+    }
+}
+
+/* May what is open, or the next one, take DATA? */
+static bool tx_has_turn(struct rnic_channel *ch)
+{
+    return !ch->fair || (ch->tx.open && ch->sender.reserved) ||
+           rnic_fair_may(ch->fair, &ch->sender);
+}
+
+/* ... It is to. */
+static bool tx_take_turn(struct rnic_channel *ch)
+{
+    struct rnic_tx *tx = &ch->tx;
+    uint32_t cap = tx->open ? tx->cap : tx_next_cap(tx);
+
+    if (!ch->fair || (tx->open && ch->sender.reserved)) {
+        return true;
+    }
+    if (!rnic_fair_take(ch->fair, &ch->sender, cap, ch->cq->now)) {
         return false;
     }
-    tx->unsignalled = 0;
-    tx->unsignalled_bytes = 0;
+    channel_touch_next(ch->fair);
     return true;
 }
+
+bool rnic_flow_is_held_up(const struct rnic_flow *f)
+{
+    return f->wants && f->channel->sender.queued;
+}
+
+void channel_stand_back(struct rnic_channel *ch)
+{
+    if (ch->fair) {
+        rnic_fair_withdraw(ch->fair, &ch->sender);
+    }
+}
+
+void channel_give_back(struct rnic_channel *ch)
+{
+    if (ch->fair) {
+        rnic_fair_withdraw(ch->fair, &ch->sender);
+        rnic_fair_done(ch->fair, ch->tx.bytes, rnic_ring_used(&ch->tx.ring));
+        rnic_fair_settle(ch->fair);
+        ch->fair = NULL;
+    }
+}
+
+/* ---- SENDs ---- */
 
 /* A credit is used, the oldest. */
 static void tx_use_credit(struct rnic_tx *tx)
@@ -84,7 +139,8 @@ static bool tx_post(struct rnic_channel *ch, uint8_t flags)
     struct ibv_send_wr wr = {.wr_id = rnic_cq_wr_id(ch, true, tx->ring.next),
                              .sg_list = &sge,
                              .num_sge = 1,
-                             .opcode = IBV_WR_SEND},
+                             .opcode = IBV_WR_SEND,
+                             .send_flags = IBV_SEND_SIGNALED},
                        *bad;
 
     bool back = rx->back && !tx_withholds(ch);
@@ -93,7 +149,6 @@ static bool tx_post(struct rnic_channel *ch, uint8_t flags)
              (tx->starved ? RNIC_SEND_STARVED : 0);
     rnic_put_send(b->data, &(struct rnic_send_head){flags, (uint16_t)tells,
                                                     tells ? rx->block->size : 0});
-    wr.send_flags = tx_is_signalled(tx, tx->fill) ? IBV_SEND_SIGNALED : 0;
     if (rnic_verbs->post_send(ch->qp, &wr, &bad) != 0) {
         channel_fail(ch, "a SEND cannot be posted");
         return false;
@@ -103,6 +158,9 @@ static bool tx_post(struct rnic_channel *ch, uint8_t flags)
     b->block->posted++;
     tx->ring.b[tx->ring.next++ % RNIC_POSTED] = b;
     tx->bytes += b->len;
+    if (ch->fair) {
+        rnic_fair_posted(ch->fair, &ch->sender, b->len);
+    }
     tx_use_credit(tx);
     tx->control_used |= flags & RNIC_SEND_CONTROL;
     tx->starved = false;
@@ -143,11 +201,12 @@ bool channel_say(struct rnic_channel *ch, enum rnic_send_flag flags)
     return tx_post(ch, (uint8_t)flags);
 }
 
-bool channel_has_room(const struct rnic_channel *ch)
+bool channel_has_room(struct rnic_channel *ch)
 {
     const struct rnic_tx *tx = &ch->tx;
 
-    return (tx->open && tx->fill + RNIC_FRAME < tx->cap) || tx_may_open(ch);
+    return ((tx->open && tx->fill + RNIC_FRAME < tx->cap) || channel_can_open(ch)) &&
+           tx_has_turn(ch);
 }
 
 ssize_t channel_stage(struct rnic_channel *ch, const struct rnic_frame *f,
@@ -165,11 +224,16 @@ ssize_t channel_stage(struct rnic_channel *ch, const struct rnic_frame *f,
         return -1;
     }
     if (!tx->open) {
-        if (!tx_may_open(ch)) {
+        if (!channel_can_open(ch)) {
             tx->starved = true;
             return -1;
         }
+        if (!whole && !tx_take_turn(ch)) {
+            return -1;
+        }
         tx_open(tx);
+    } else if (!whole && !tx_take_turn(ch)) {
+        return -1;
     }
     frame.len = (uint16_t)MIN(len, tx->cap - tx->fill - RNIC_FRAME);
     rnic_put_frame(tx->open->data + tx->fill, &frame);
@@ -185,7 +249,7 @@ uint32_t rnic_channel_room(const struct rnic_channel *ch)
 {
     const struct rnic_tx *tx = &ch->tx;
 
-    return MIN(tx->block->size, RNIC_SIZE_MIN << tx->low) - RNIC_SEND_HEADER - RNIC_FRAME;
+    return tx_next_cap(tx) - RNIC_SEND_HEADER - RNIC_FRAME;
 }
 
 const char *channel_credit(struct rnic_channel *ch, const struct rnic_send_head *h)
@@ -219,8 +283,9 @@ const char *channel_credit(struct rnic_channel *ch, const struct rnic_send_head 
 void channel_sent(struct rnic_channel *ch, uint32_t seq, enum ibv_wc_status status)
 {
     struct rnic_tx *tx = &ch->tx;
+    uint32_t bytes = tx->bytes, n = rnic_ring_used(&tx->ring);
 
-    if (seq - tx->ring.first >= rnic_ring_used(&tx->ring)) {
+    if (seq - tx->ring.first >= n) {
         ch->cq->strays++;
         return;
     }
@@ -234,6 +299,9 @@ void channel_sent(struct rnic_channel *ch, uint32_t seq, enum ibv_wc_status stat
         } else {
             channel_retire(ch, b->block);
         }
+    }
+    if (ch->fair) {
+        rnic_fair_done(ch->fair, bytes - tx->bytes, n - rnic_ring_used(&tx->ring));
     }
     channel_touch(ch);
     if (status != IBV_WC_SUCCESS) {

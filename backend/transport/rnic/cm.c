@@ -463,6 +463,7 @@ static void live(void *opaque)
             nap(cm);
         }
         cm->open = false;
+        rnic_fair_close(&cm->fair);
         rnic_pairs_nics_changed();
         take_apart(cm);
         end_listener(cm);
@@ -474,12 +475,21 @@ static void live(void *opaque)
         pthread_mutex_destroy(cm->qps);
         g_free(cm->qps);
     }
+    rnic_fair_fini(&cm->fair);
     g_strfreev(cm->networks);
     g_free(cm->fabric);
     g_free(cm->name);
     g_free(cm);
     if (giver) {
         coro_wake_later(giver);
+    }
+}
+
+void rnic_nic_usage(const struct rnic_nic *nic, struct rnic_nic_usage *u)
+{
+    *u = (struct rnic_nic_usage){0};
+    if (nic->cm && nic->cm->open) {
+        rnic_fair_usage(&nic->cm->fair, u);
     }
 }
 
@@ -502,6 +512,10 @@ static void nic_seen(struct rnic_nic *nic)
         cm->fabric = g_strdup(nic->cfg->fabric);
         cm->networks = g_strdupv(nic->cfg->networks);
         cm->address = nic->cfg->address;
+        rnic_fair_init(&cm->fair,
+                       nic->cfg->max_in_flight ? nic->cfg->max_in_flight
+                                               : rnic_fair_default(nic->dev.mbit_s),
+                       nic->cfg->max_requests);
         LIST_INIT(&cm->ends);
         TAILQ_INIT(&cm->waits);
         nic->cm = cm;

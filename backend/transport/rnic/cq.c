@@ -104,7 +104,7 @@ bool rnic_cq_peek(struct rnic_cq *cq)
     bool any = cq_fill(cq);
 
     cq->idle |= !any;
-    return any;
+    return any || (cq->fair && rnic_fair_told(cq->fair));
 }
 
 /* Take what was polled, about @most bytes.  How much it was. */
@@ -164,6 +164,10 @@ bool rnic_cq_look(struct rnic_cq *cq, uint64_t now, size_t most)
     more |= cq->wc_first != cq->wc_next;
     /* What somebody waits for may be among what is left. */
     cq->ripe = more ? now - MIN(now, RNIC_CQ_LATE_NS) : now;
+    if (cq->fair) {
+        rnic_fair_look(cq->fair, now);
+        channel_touch_next(cq->fair);
+    }
     TAILQ_FOREACH(ch, &cq->touched, touch)
     {
         channel_looked(ch);
@@ -188,13 +192,17 @@ void rnic_cq_flush(struct rnic_cq *cq)
         ch->touched = false;
         channel_flush(ch); /* it may be touched again: it has more to do */
     }
+    if (cq->fair) {
+        rnic_fair_settle(cq->fair);
+    }
 }
 
 uint64_t rnic_cq_due(const struct rnic_cq *cq)
 {
     bool now = !TAILQ_EMPTY(&cq->touched) || cq->wc_first != cq->wc_next;
+    uint64_t turn = cq->fair ? rnic_fair_due(cq->fair) : UINT64_MAX;
 
-    return now ? 0 : deadlines_next(&cq->deadlines);
+    return now ? 0 : MIN(turn, deadlines_next(&cq->deadlines));
 }
 
 bool rnic_cq_arm(struct rnic_cq *cq, uint64_t now)

@@ -21,6 +21,7 @@
 #include "transport/rnic/verbs.h"
 
 struct rnic_channel;
+struct rnic_fair_vm;
 TAILQ_HEAD(rnic_channel_list, rnic_channel);
 
 /* Channels of one completion queue, at most, and the CQEs that each may need. */
@@ -50,6 +51,7 @@ struct rnic_cq {
     atomic_bool dead;                 /* it cannot be polled: the NIC has gone */
     struct rnic_channel_list touched; /* those with something for the turn's end */
     struct deadlines deadlines;       /* of channels that wait for something */
+    struct rnic_fair_vm *fair;        /* of the VM, before channels; NULL: no bound */
     uint64_t strays;                  /* statistics: completions that fit nothing */
 };
 

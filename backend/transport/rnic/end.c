@@ -218,15 +218,25 @@ static void resolve_address(void *arg)
     }
 }
 
+/* Before the host QP is ready.  Not all NICs have both. */
+static void set_options(struct rnic_job *j)
+{
+    uint8_t timeout = ACK_TIMEOUT;
+
+    rnic_verbs->cm_set_option(j->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout,
+                              sizeof(timeout));
+    if (j->tos) {
+        rnic_verbs->cm_set_option(j->id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &j->tos,
+                                  sizeof(j->tos));
+    }
+}
+
 static void resolve_route(void *arg)
 {
     struct rnic_job *j = arg;
-    uint8_t timeout = ACK_TIMEOUT;
 
     rnic_control_assert();
-    /* iWARP has none. */
-    rnic_verbs->cm_set_option(j->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout,
-                              sizeof(timeout));
+    set_options(j);
     errno = 0;
     fail(j, rnic_verbs->cm_resolve_route(j->id, RESOLVE_MS));
 }
@@ -283,6 +293,9 @@ static void join(void *arg)
                                     .rnr_retry_count = RNR_RETRIES};
 
     rnic_control_assert();
+    if (!j->n) {
+        set_options(j);
+    }
     errno = 0;
     fail(j, j->n ? rnic_verbs->cm_connect(j->id, &param)
                  : rnic_verbs->cm_accept(j->id, &param));
@@ -392,6 +405,7 @@ static struct rnic_job *job(const struct rnic_end *e)
     j->events = e->cm->events;
     j->qps = e->cm->qps;
     j->id = e->id;
+    j->tos = e->rv->tos;
     return j;
 }
 
@@ -833,7 +847,7 @@ static void linger(struct rnic_end *e)
     gint64 until = g_get_monotonic_time() + (gint64)rnic_linger_ms * 1000;
 
     while (rnic_channel_awaits(e->ch) && !event_came(e, RDMA_CM_EVENT_DISCONNECTED) &&
-           !e->cm->gone && !e->cm->lost && g_get_monotonic_time() < until) {
+           !e->cm->over && g_get_monotonic_time() < until) {
         nap(e, MIN(until, g_get_monotonic_time() + 10000));
     }
 }

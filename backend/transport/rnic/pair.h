@@ -122,6 +122,13 @@ void rnic_pairs_stop(void);
 
 /* Those that there are, or are being made or taken apart: ends of this daemon. */
 unsigned rnic_nic_channels(const struct rnic_nic *nic);
+/* What its channels have on their way, and may; VMs that wait for their turn.  Zeros: it
+ * is not up. */
+struct rnic_nic_usage {
+    uint64_t bytes, max_bytes;
+    uint32_t requests, max_requests, waiting;
+};
+void rnic_nic_usage(const struct rnic_nic *nic, struct rnic_nic_usage *u);
 
 /* Others wait so long for a channel; a pair rests; a token holds, and so the other side
  * is waited for; a channel that was idle for as long may go to make room. */

@@ -20,6 +20,7 @@
 #include "base/coro.h"
 #include "transport/link/peer.h"
 #include "transport/rnic/cq.h"
+#include "transport/rnic/fair.h"
 #include "transport/rnic/nic.h"
 #include "transport/rnic/pair.h"
 
@@ -62,7 +63,8 @@ struct rnic_job {
     unsigned n;
     uint32_t size;
     uint16_t port;
-    int err; /* out: an errno */
+    uint8_t tos; /* 0: as it is */
+    int err;     /* out: an errno */
 };
 
 /* Who waits for a job. */
@@ -101,6 +103,7 @@ struct rnic_cm {
     struct coro *giver;     /* who waits until it is gone */
     unsigned n_taken_apart; /* jobs on lane RNIC_BREAK that are done */
     TAILQ_HEAD(, rnic_wait) waits; /* who has waited longest comes first */
+    struct rnic_fair fair;
     unsigned n_ends;
     LIST_HEAD(, rnic_end) ends;
     LIST_HEAD(, rnic_end) expected; /* those that wait for a request of their peer's */
@@ -141,6 +144,7 @@ struct rnic_place {
 struct rnic_share {
     struct rnic_vm *rv;
     struct rnic_cm *cm;
+    struct rnic_fair_vm fair;
     struct ibv_pd *pd;
     struct rnic_place *place[RNIC_VM_CQS];
     unsigned n_places;
@@ -161,6 +165,10 @@ struct rnic_vm {
     unsigned n_pairs;
     gint64 swept; /* us: when pairs of no use were looked for */
     _Atomic bool used;
+    /* What its group said when it was made. */
+    uint32_t weight;
+    uint8_t tos;
+    struct rnic_rate rate;           /* under the token */
     TAILQ_HEAD(, rnic_place) places; /* under the token */
     LIST_HEAD(, rnic_share) shares;
     LIST_HEAD(, rnic_pair) pairs;

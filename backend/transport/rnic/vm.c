@@ -99,6 +99,9 @@ struct rnic_vm *rnic_vm_new(struct vm *vm)
     rv->vm = vm;
     rv->network = g_intern_string(vm->cfg->network);
     rv->serial = vm->serial;
+    rv->weight = vm->cfg->shares;
+    rnic_rate_init(&rv->rate, vm->cfg->nic_rate);
+    rv->tos = (uint8_t)(vm->cfg->nic_dscp << 2);
     rv->refs = 1;
     TAILQ_INIT(&rv->places);
     LIST_INSERT_HEAD(&rnic_vms, rv, link);
@@ -124,6 +127,7 @@ void rnic_vm_free(struct rnic_vm *rv)
     rnic_pairs_of_vm_gone(rv);
     LIST_FOREACH(sh, &rv->shares, of_vm)
     {
+        rnic_fair_gone(&sh->fair);
         rnic_share_settle(sh);
     }
     rnic_vm_unref(rv);
@@ -267,6 +271,7 @@ struct rnic_share *rnic_share_get(struct rnic_vm *rv, struct rnic_cm *cm)
     sh = g_new0(struct rnic_share, 1);
     sh->rv = rv;
     sh->cm = cm;
+    rnic_fair_enter(&cm->fair, &sh->fair, rv->vm, rv->weight, &rv->rate);
     rv->refs++;
     LIST_INSERT_HEAD(&rv->shares, sh, of_vm);
     LIST_INSERT_HEAD(&cm->shares, sh, of_cm);
@@ -335,7 +340,7 @@ static struct rnic_place *make_place(struct rnic_share *sh)
 {
     struct rnic_place *p = g_new0(struct rnic_place, 1);
     struct rnic_job *j = g_new0(struct rnic_job, 1);
-    bool mine;
+    bool mine, ok;
     int err;
 
     p->most = MIN(FIRST_PLACES << sh->n_places, MOST_PLACES);
@@ -353,7 +358,9 @@ static struct rnic_place *make_place(struct rnic_share *sh)
         g_free(p);
         return NULL;
     }
-    if (!rnic_cq_init(&p->cq, p->ibv, p->events) || !enter_place(sh->rv, p)) {
+    ok = rnic_cq_init(&p->cq, p->ibv, p->events);
+    p->cq.fair = &sh->fair;
+    if (!ok || !enter_place(sh->rv, p)) {
         free_place(sh->cm, p, sh->rv->serial);
         return NULL;
     }
@@ -400,6 +407,7 @@ static void put_share(void *opaque)
             g_free(j);
         }
     }
+    rnic_fair_leave(&sh->fair);
     LIST_REMOVE(sh, of_vm);
     LIST_REMOVE(sh, of_cm);
     rnic_vm_unref(sh->rv);

@@ -209,6 +209,14 @@ static void test_bad_groups(void)
         {"[vm a]\nworker=-1\n", "[vm a] worker"},
         {"[vm a]\nworker=\n", "[vm a] worker: names no worker"},
         {"[vm a]\nworker=0;any\n", "[vm a] worker"},
+        {"[vm a]\nnic-rate=1023K\n", "[vm a] nic-rate"},
+        {"[vm a]\nnic-rate=0\n", "[vm a] nic-rate"},
+        {"[vm a]\nnic-rate=1025G\n", "[vm a] nic-rate"},
+        {"[vm a]\nnic-rate=fast\n", "[vm a] nic-rate"},
+        {"[vm a]\nnic-dscp=64\n", "[vm a] nic-dscp"},
+        {"[vm a]\nnic-dscp=ef\n", "[vm a] nic-dscp"},
+        {"[network a]\nnic-rate=0\n", "[network a] nic-rate"},
+        {"[network a]\nnic-dscp=64\n", "[network a] nic-dscp"},
         {"[network a]\nworker=1\n", "[network a] worker: there is no worker 1"},
         {"[network a]\nworker=x\n", "[network a] worker"},
         {"[network a]\nmax-qp=5\n", "[network a] max-qp: unknown key"},
@@ -374,7 +382,8 @@ static void test_diff(void)
         {"max-cq", "3"},           {"max-srq", "3"},
         {"max-mr", "3"},           {"max-pd", "3"},
         {"max-mr-pages", "3"},     {"require-sealed", "false"},
-        {"worker", "3"},
+        {"worker", "3"},           {"nic-rate", "3M"},
+        {"nic-dscp", "3"},
     };
     struct daemon_config *cfg = config_new();
     struct vm_config *a = config_vm_new(cfg, "a", NULL);
@@ -438,6 +447,45 @@ static void test_worker(void)
     g_assert_cmpuint(late->workers, ==, 0xa);
     config_vm_free(late);
     config_free(cfg);
+}
+
+/* Likewise, of what they send by NICs. */
+static void test_network_nics(void)
+{
+    static const char text[] = "[vm none]\n"
+                               "[vm own]\nnic-rate=1M\nnic-dscp=63\n"
+                               "[vm blue]\nnetwork=blue\n"
+                               "[vm blue-own]\nnetwork=blue\nnic-rate=1T\nnic-dscp=0\n"
+                               "[vm blue-none]\nnetwork=blue\nnic-rate=none\n"
+                               "[network blue]\nnic-rate=125000000\nnic-dscp=46\n";
+    struct daemon_config *cfg = config_new(), *other = config_new();
+    struct vm_config *late;
+    g_autoptr(GError) err = NULL;
+
+    g_assert_true(load(cfg, text, &err));
+    g_assert_null(cfg->problems);
+    g_assert_cmpuint(vm_named(cfg, "none")->nic_rate, ==, 0);
+    g_assert_cmpuint(vm_named(cfg, "none")->nic_dscp, ==, 0);
+    g_assert_cmpuint(vm_named(cfg, "own")->nic_rate, ==, 1u << 20);
+    g_assert_cmpuint(vm_named(cfg, "own")->nic_dscp, ==, 63);
+    g_assert_cmpuint(vm_named(cfg, "blue")->nic_rate, ==, 125000000);
+    g_assert_cmpuint(vm_named(cfg, "blue")->nic_dscp, ==, 46);
+    g_assert_cmpuint(vm_named(cfg, "blue-own")->nic_rate, ==, UINT64_C(1) << 40);
+    g_assert_cmpuint(vm_named(cfg, "blue-own")->nic_dscp, ==, 0);
+    g_assert_cmpuint(vm_named(cfg, "blue-none")->nic_rate, ==, 0);
+    g_assert_cmpuint(vm_named(cfg, "blue-none")->nic_dscp, ==, 46);
+    late = config_vm_new(cfg, "late", NULL);
+    g_assert_true(config_vm_set(late, "network", "blue", NULL));
+    g_assert_true(config_vm_finish(cfg, late, &err));
+    g_assert_cmpuint(late->nic_rate, ==, 125000000);
+    /* The file is read again. */
+    g_assert_true(load(other, "[network blue]\nnic-dscp=1\n", &err));
+    config_vm_follow(other, late);
+    g_assert_cmpuint(late->nic_rate, ==, 0);
+    g_assert_cmpuint(late->nic_dscp, ==, 1);
+    config_vm_free(late);
+    config_free(cfg);
+    config_free(other);
 }
 
 /* Who would have needed what a wrong group says is not put just anywhere. */
@@ -865,7 +913,7 @@ static void test_nics(void)
     g_assert_true(load(cfg,
                        "[nic rail0]\ndevice=mlx5_0\naddress=10.0.0.1\n"
                        "[nic rail1]\ndevice=rxe0\naddress=fd00::1\nfabric=blue\n"
-                       "networks= a; b ;\n",
+                       "networks= a; b ;\nmax-in-flight=64K\nmax-requests=16\n",
                        &err));
     g_assert_null(cfg->problems);
     g_assert_cmpuint(g_list_length(cfg->nics), ==, 2);
@@ -874,10 +922,14 @@ static void test_nics(void)
     g_assert_cmpstr(nic->device, ==, "mlx5_0");
     g_assert_cmpstr(nic->fabric, ==, "default");
     g_assert_null(nic->networks);
+    g_assert_cmpuint(nic->max_in_flight, ==, 0);
+    g_assert_cmpuint(nic->max_requests, ==, 1024);
     g_assert_cmphex(nic->address.raw[10], ==, 0xff);
     g_assert_cmphex(nic->address.raw[15], ==, 1);
     nic = cfg->nics->next->data;
     g_assert_cmpstr(nic->fabric, ==, "blue");
+    g_assert_cmpuint(nic->max_in_flight, ==, 65536);
+    g_assert_cmpuint(nic->max_requests, ==, 16);
     g_assert_cmpstr(nic->networks[0], ==, "a");
     g_assert_cmpstr(nic->networks[1], ==, "b");
     g_assert_null(nic->networks[2]);
@@ -911,6 +963,10 @@ static void test_bad_nics(void)
         {"device=x\naddress=1.2.3.4\nnetworks=;\n", "networks"},
         {"device=x\naddress=1.2.3.4\nnetworks=a;b c\n", "networks"},
         {"device=x\naddress=1.2.3.4\ncolour=red\n", "colour"},
+        {"device=x\naddress=1.2.3.4\nmax-in-flight=63K\n", "max-in-flight"},
+        {"device=x\naddress=1.2.3.4\nmax-in-flight=1025M\n", "max-in-flight"},
+        {"device=x\naddress=1.2.3.4\nmax-requests=15\n", "max-requests"},
+        {"device=x\naddress=1.2.3.4\nmax-requests=1048577\n", "max-requests"},
         {"device=x\naddress=9.9.9.9\n", "belongs to [nic first]"},
         {"device=x\naddress=1.2.3.4\n[nic b]\n", "appears twice"},
     };
@@ -955,6 +1011,8 @@ static void test_same_nics(void)
         "device=x\naddress=1.2.3.4\nfabric=f\n",
         "device=x\naddress=1.2.3.4\nnetworks=a\n",
         "device=x\naddress=1.2.3.4\nnetworks=a;b\n",
+        "device=x\naddress=1.2.3.4\nmax-in-flight=1M\n",
+        "device=x\naddress=1.2.3.4\nmax-requests=16\n",
     };
     struct daemon_config *cfg[2 * G_N_ELEMENTS(groups)];
 
@@ -985,6 +1043,7 @@ int main(int argc, char **argv)
     g_test_add_func("/config/duplicate", test_duplicate);
     g_test_add_func("/config/uid", test_uid);
     g_test_add_func("/config/worker", test_worker);
+    g_test_add_func("/config/network-nics", test_network_nics);
     g_test_add_func("/config/wrong-network", test_wrong_network);
     g_test_add_func("/config/diff", test_diff);
     g_test_add_func("/config/reload", test_reload);

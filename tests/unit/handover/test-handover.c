@@ -522,6 +522,8 @@ static void test_keys(void)
         {"require-sealed", "false"},
         {"uid", "1000;0"},
         {"worker", "0;3"},
+        {"nic-rate", "3M"},
+        {"nic-dscp", "46"},
     };
     struct daemon_config *cfg = config_new();
     unsigned listed;
@@ -537,9 +539,11 @@ static void test_keys(void)
         config_vm_keys(a, set, b);
         listed = 0;
         config_vm_keys(a, is_listed, &listed);
-        g_assert_cmpuint(listed, >=, MAX(n, G_N_ELEMENTS(keys) - 2));
+        g_assert_cmpuint(listed, >=, MAX(n, G_N_ELEMENTS(keys) - 4));
         g_assert_null(config_vm_diff(a, b));
         g_assert_cmpint(a->own_workers, ==, b->own_workers);
+        g_assert_cmpint(a->own_rate, ==, b->own_rate);
+        g_assert_cmpint(a->own_dscp, ==, b->own_dscp);
         if (n > 2) { /* from "any" as well as to it */
             set(a, "addresses", "any");
             config_vm_keys(a, set, b);

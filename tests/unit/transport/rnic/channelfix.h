@@ -57,6 +57,7 @@ struct fixend {
     struct log_subject log;
     uint64_t now;
     bool to_err, broken, all;
+    bool is_a;
     unsigned echoes; /* for a test's own: which flow it answers on */
     bool grows[2], no_growth;
     unsigned grow_n[2], grow_asked, spared;
@@ -69,12 +70,13 @@ struct fixpair {
 
 /* How a pair is made. */
 struct fixopts {
-    const char *nic[2];      /* addresses; NULL: one that is like RoCE */
-    unsigned n;              /* buffers; 0: RNIC_FIRST_BUFFERS */
-    uint32_t size, max_size; /* of them; 0: RNIC_SIZE_MIN, RNIC_SIZE_MAX */
-    bool raw_b;              /* B has no channel, but two plain buffers */
-    struct fixpair *with;    /* whose completion queues it has; closed before that; not
-                              * raw_b's */
+    const char *nic[2];        /* addresses; NULL: one that is like RoCE */
+    unsigned n;                /* buffers; 0: RNIC_FIRST_BUFFERS */
+    uint32_t size, max_size;   /* of them; 0: RNIC_SIZE_MIN, RNIC_SIZE_MAX */
+    bool raw_b;                /* B has no channel, but two plain buffers */
+    struct fixpair *with;      /* whose completion queues it has; closed before that; not
+                                * raw_b's */
+    struct rnic_fair_vm *fair; /* A's part of its NIC; NULL: it has it alone */
 };
 
 static const char *const fix_roce[2] = {"10.0.0.1", "10.0.0.2"};
@@ -440,6 +442,7 @@ static inline void fix_end_open(struct fixend *e, const struct fixopts *o, bool 
         g_assert_true(rnic_cq_init(e->cq, e->ibv, e->events));
     }
     config.cq = e->cq;
+    e->cq->fair = e->is_a ? o->fair : NULL;
     init.send_cq = init.recv_cq = e->ibv;
     g_assert_cmpint(V->cm_create_qp(e->id, e->pd, &init), ==, 0);
     if (!raw) {
@@ -472,7 +475,7 @@ static inline void fix_open(struct fixpair *p, const struct fixopts *o, unsigned
     struct rdma_conn_param param = {.retry_count = 7};
     struct rdma_cm_id *listener;
 
-    *p = (struct fixpair){0};
+    *p = (struct fixpair){.a.is_a = true};
     for (unsigned i = 0; i < 2 && !events[i]; i++) {
         g_assert_nonnull((events[i] = V->cm_create_event_channel()));
         g_assert_cmpint(fcntl(events[i]->fd, F_SETFL, O_NONBLOCK), ==, 0);

@@ -52,6 +52,7 @@ struct fixvm {
 };
 
 static struct daemon_config *fix_cfg;
+static uint32_t fix_dscp; /* of VMs that are made */
 static pthread_t fix_main;
 
 static inline uint64_t fix_now(void)
@@ -239,6 +240,8 @@ static inline struct fixvm *fix_vm(const char *network, uint64_t owner)
     struct fixvm *v = g_new0(struct fixvm, 1);
 
     v->cfg.network = g_strdup(network);
+    v->cfg.shares = VM_SHARES_DEFAULT;
+    v->cfg.nic_dscp = fix_dscp;
     v->vm.cfg = &v->cfg;
     v->vm.serial = ++serial;
     v->vm.identity.owner[0] = 7;

@@ -747,6 +747,91 @@ static void test_idle(void)
     softnic_do("remove p0");
 }
 
+/* ---- NICs are shared ---- */
+
+/* Where a sanitizer makes all slow. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLOWER 16u
+#else
+#define SLOWER 1u
+#endif
+
+/* Whoever pauses or goes meanwhile, the others go on, and at the end nothing counts. */
+static void test_shared(void)
+{
+    const uint64_t each = (2u << 20) / SLOWER;
+    struct rnic_nic_usage u;
+    struct rnic_pair *p[4];
+    struct fixflow *x[4];
+    struct fixvm *v[5];
+    struct nic_config *nic;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    nic = fix_cfg->nics->data;
+    g_assert_true(config_nic_set(nic, "max-in-flight", "64K", NULL));
+    g_assert_true(config_nic_set(nic, "max-requests", "16", NULL));
+    fix_nics();
+    for (unsigned i = 0; i < 5; i++) {
+        v[i] = fix_vm("net", 10 + i);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        p[i] = fix_want(v[i], v[4]);
+        fix_expect(p[i], RNIC_PAIR_UP);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        g_assert_nonnull((x[i] = fix_begin(v[i], p[i], each, each)));
+    }
+    UNTIL(fix_taken(v[2], x[2]) > each / 8 && fix_taken(v[3], x[3]) > each / 8);
+    fix_pause(v[2], true);
+    fix_vm_free(v[3]);
+    UNTIL(fix_taken(v[0], x[0]) == each && fix_taken(v[1], x[1]) == each);
+    fix_pause(v[2], false);
+    UNTIL(fix_taken(v[2], x[2]) == each && fix_all_taken(v[4]) > 3 * each);
+    rnic_nic_usage(rnic_nic_next(NULL), &u);
+    g_assert_cmpuint(u.max_bytes, ==, 65536);
+    g_assert_cmpuint(u.max_requests, ==, 16);
+    UNTIL((rnic_nic_usage(rnic_nic_next(NULL), &u), !u.bytes && !u.requests) &&
+          !u.waiting);
+    for (unsigned i = 0; i < 5; i++) {
+        if (i != 3) {
+            fix_vm_free(v[i]);
+        }
+    }
+    fix_stop();
+    softnic_do("remove p0");
+}
+
+/* Both sides set what is to hold for the host QP: the timeout, and the DSCP if any. */
+static void test_options(void)
+{
+    int64_t before;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    for (unsigned i = 0; i < 2; i++) {
+        struct fixvm *a, *b;
+        struct rnic_pair *p;
+
+        fix_dscp = i ? 46 : 0;
+        a = fix_vm("net", 1);
+        b = fix_vm("net", 2);
+        fix_dscp = 0;
+        before = softnic_count("calls", "cm_set_option");
+        p = fix_want(a, b);
+        fix_expect(p, RNIC_PAIR_UP);
+        fix_traffic(a, p, b);
+        g_assert_cmpint(softnic_count("calls", "cm_set_option") - before, ==, i ? 4 : 2);
+        fix_vm_free(a);
+        fix_vm_free(b);
+    }
+    fix_stop();
+    softnic_do("remove p0");
+}
+
 int main(int argc, char **argv)
 {
     int ret;
@@ -775,6 +860,8 @@ int main(int argc, char **argv)
     g_test_add_func("/rnic-pair/no-memory", test_no_memory);
     g_test_add_func("/rnic-pair/rest", test_rest);
     g_test_add_func("/rnic-pair/idle", test_idle);
+    g_test_add_func("/rnic-pair/shared", test_shared);
+    g_test_add_func("/rnic-pair/options", test_options);
     ret = g_test_run();
     coro_fini();
     return ret;
