@@ -5,7 +5,8 @@
  *
  * An input is a byte of bits (blocks of two buffers, none may grow, not connected yet,
  * looks that take little, SENDs that come several at a time and while the channel
- * breaks), and steps: a byte that says what, and its arguments.
+ * breaks, flows that act when they are given bytes), and steps: a byte that says what,
+ * and its arguments.
  *
  *   send      the peer's: header and frames, right but for what the input wants
  *   raw       ... bytes
@@ -15,7 +16,8 @@
  *   flush     all receives come back unused
  *   write     a flow sends
  *   want      ... wants to
- *   wait      ... takes nothing any more
+ *   wait      ... takes nothing any more; or, when it is given bytes, closes, breaks the
+ *             channel, or opens another
  *   go_on     ... does again
  *   close     ... is closed
  *   begin     ... is opened
@@ -80,6 +82,7 @@ struct fuzz_flow {
     GByteArray *sent; /* to it, that is right */
     uint32_t taken;   /* of it */
     bool stops, lost; /* it takes nothing; it was overrun */
+    unsigned whim;    /* what it does when it is given bytes, once */
     bool used, open;  /* it is the channel's; either side has opened it */
 };
 
@@ -154,6 +157,7 @@ static struct fuzz_reached reached[] = {
     {"the peer closes one", false},
     {"an index is used again", false},
     {"a SEND comes while it breaks", false},
+    {"a flow acts when it is given bytes", false},
 };
 enum {
     TAKEN,
@@ -179,7 +183,8 @@ enum {
     PEER_REFUSED,
     PEER_CLOSES,
     AGAIN,
-    BREAKS
+    BREAKS,
+    WHIM
 };
 
 static uint32_t take(unsigned bytes)
@@ -383,6 +388,8 @@ static struct fuzz_flow *of(struct rnic_flow *f)
     return (struct fuzz_flow *)(void *)f;
 }
 
+static void has_whim(struct fuzz_flow *x);
+
 static bool on_take(struct rnic_flow *f, const uint8_t *bytes, size_t len)
 {
     struct fuzz_flow *x = of(f);
@@ -392,6 +399,10 @@ static bool on_take(struct rnic_flow *f, const uint8_t *bytes, size_t len)
                        memcmp(bytes, x->sent->data + x->taken, len) == 0));
     x->taken += (uint32_t)len;
     reached[TAKEN].is = true;
+    if (x->whim) {
+        has_whim(x);
+        return true;
+    }
     return !x->stops;
 }
 
@@ -429,6 +440,7 @@ static void use_flow(struct fuzz_flow *x, struct model m)
     x->open = m.peer;
     x->taken = 0;
     x->stops = x->lost = false;
+    x->whim = 0;
     g_byte_array_set_size(x->sent, 0);
     m.x = x;
     m.used = true;
@@ -515,7 +527,7 @@ static void on_broken(struct rnic_channel *ch, bool all)
     CHECK(ch == z.ch && !z.broken);
     z.broken = true;
     z.all = all;
-    CHECK(!all || !z.liar || ch->rx.lost);
+    CHECK(!all || !z.liar || ch->rx.lost || z.many);
     CHECK(!all || ch->in_err || ch->rx.flushed);
     for (unsigned i = 0; i < N_FLOWS; i++) {
         struct fuzz_flow *x = &z.flow[i];
@@ -553,7 +565,6 @@ static void check(void)
     CHECK(rnic_ring_used(&ch->rx.ring) <= RNIC_POSTED &&
           rnic_ring_used(&ch->tx.ring) <= RNIC_POSTED);
     CHECK(z.broken == (ch->phase == RNIC_BROKEN));
-    CHECK(!z.liar || ch->phase >= RNIC_BREAKING || ch->rx.lost);
     reached[WITHHELD].is |= ch->rx.withheld != 0;
     reached[LIE].is |= ch->rx.liar;
     reached[LOST].is |= ch->rx.lost;
@@ -566,6 +577,7 @@ static void look(void)
         check();
     }
     check();
+    CHECK(!z.liar || z.ch->phase >= RNIC_BREAKING || z.ch->rx.lost);
 }
 
 /* ---- the peer ---- */
@@ -694,6 +706,7 @@ static void arrives(const uint8_t *bytes, uint32_t len, enum ibv_wc_opcode opcod
     complete(z.receive[z.rx_first++ % RNIC_POSTED].wr_id, IBV_WC_SUCCESS, len);
     z.wc[(z.wc_next - 1) % CQES].opcode = opcode;
     z.liar |= opcode != IBV_WC_RECV || !judge(bytes, len);
+    z.unsure |= z.liar && z.many; /* a channel that breaks need not see all lies */
 }
 
 /* An OPEN, OPENED or CLOSE: its kind and bytes, right but for what the input wants. */
@@ -863,6 +876,22 @@ static void close_flow(struct fuzz_flow *x)
     }
 }
 
+/* Within take(). */
+static void has_whim(struct fuzz_flow *x)
+{
+    unsigned whim = x->whim;
+
+    x->whim = 0;
+    reached[WHIM].is = true;
+    if (whim == 1) {
+        close_flow(x);
+    } else if (whim == 2) {
+        rnic_channel_break(z.ch, "a whim");
+    } else {
+        begin_flow(10);
+    }
+}
+
 static void answer_waiting(bool accept)
 {
     if (z.n_waiting) {
@@ -924,7 +953,8 @@ static void step(void)
         }
         break;
     case WAIT:
-        x->stops = true;
+        x->whim = z.many ? arg / N_FLOWS : 0;
+        x->stops = !x->whim;
         break;
     case GO_ON:
         go_on(x);
@@ -969,7 +999,8 @@ static void begin(unsigned bits)
 
     memset(&z, 0, sizeof(z));
     z.now = 1000 * MS;
-    z.most = bits & LITTLE ? 1 : 65536;
+    /* Many are taken by one look: what is sent between would make good what was a lie. */
+    z.most = bits & MANY ? 1u << 30 : bits & LITTLE ? 1 : 65536;
     z.many = bits & MANY;
     CHECK(rnic_cq_init(&z.cq, (struct ibv_cq *)(void *)&z, NULL));
     config.tx = rnic_block_new(NULL, RNIC_TX, n, RNIC_SIZE_MIN);

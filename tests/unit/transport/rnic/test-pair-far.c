@@ -605,7 +605,7 @@ static void test_late_token(void)
     uint16_t port;
 
     open_stage();
-    rnic_token_ms = 50;
+    rnic_token_ms = 500;
     port = expected();
     make_token(data, last_channel.token);
     UNTIL(!fix_ends());
