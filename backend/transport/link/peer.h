@@ -132,7 +132,9 @@ bool peer_send_bind_answer(struct peer *peer, const struct peer_bind_answer *ans
 bool peer_send_claim(struct peer *peer, enum peer_msg_type type,
                      const struct peer_claim *claim);
 
-/* Of channels; false, too, if the peer has none. */
+/* It has a link, with a peer that knows them. */
+bool peer_knows_channels(const struct peer *peer);
+/* Of channels; false, too, if the peer does not know them. */
 bool peer_send_nic(struct peer *peer, const struct peer_nic *nic);
 bool peer_send_channel(struct peer *peer, const struct peer_channel *channel);
 bool peer_send_channel_answer(struct peer *peer,

@@ -336,11 +336,15 @@ bool peer_send_bind_answer(struct peer *peer, const struct peer_bind_answer *ans
     return send_if_up(peer, &m);
 }
 
+bool peer_knows_channels(const struct peer *peer)
+{
+    return peer->link && (link_hello(peer->link)->features & PEER_FEATURE_CHANNELS);
+}
+
 /* A daemon that knows no channels breaks the link at what it does not know. */
 static bool send_of_channels(struct peer *peer, const struct peer_msg *m)
 {
-    return peer->link && (link_hello(peer->link)->features & PEER_FEATURE_CHANNELS) &&
-           send_if_up(peer, m);
+    return peer_knows_channels(peer) && send_if_up(peer, m);
 }
 
 bool peer_send_nic(struct peer *peer, const struct peer_nic *nic)

@@ -87,7 +87,7 @@ bool rnic_far_send_channel(struct peer *peer, const struct peer_channel *c)
 /* What has to get there, and does not: all begins anew. */
 static void sent(struct peer *peer, bool ok)
 {
-    if (!ok && peer_is_up(peer)) {
+    if (!ok && peer_is_up(peer) && peer_knows_channels(peer)) {
         peer_reset(peer, "too much waits for it");
     }
 }
