@@ -55,6 +55,7 @@ struct setup {
     enum setup_state state;
     struct rnic_pair *pair; /* of a flow; NULL: it is a TCP connection */
     struct flow *flow;      /* NULL: an initiator's that has not begun */
+    bool not_taken;         /* of a TCP connection: a channel that is up took it not */
     int fd;                 /* of a TCP connection */
     guint watch;            /* 0: none is needed yet */
     GIOCondition cond;
@@ -310,6 +311,9 @@ static void handshake_by_tcp(struct setup *s)
 
     setup_free(s, true);
     handshake_connect(c, peer);
+    if (c->setup) {
+        c->setup->not_taken = true;
+    }
     atomic_store(&c->is_joining, c->setup != NULL);
 }
 
@@ -469,6 +473,7 @@ static void setup_up(struct setup *s, const struct framing *framing, bool ready,
 bool handshake_do_stream(struct conn *c)
 {
     struct setup *s = c->setup;
+    bool not_taken = s->not_taken;
     struct mpa_frame reply;
     struct hello peer;
 
@@ -480,7 +485,9 @@ bool handshake_do_stream(struct conn *c)
     if (!c->s && setup_is_ready(c) && moves_is_current(c)) {
         setup_up(s, &s->framing, true, &s->own, &peer);
         c->up_at = now_ns();
-        setup_is_up(c);
+        if (!not_taken) {
+            setup_is_up(c);
+        }
     } else {
         setup_free(s, true);
     }
