@@ -622,8 +622,11 @@ static void test_channels(void)
     all = its - was[0];
     for (unsigned i = 0; i < CHANNELS - 1; i++) {
         all += shared_taken(&x, i);
-        g_assert_cmpuint(shared_taken(&x, i) * 8, >, shared_taken(&x, 0) * 7);
-        g_assert_cmpuint(shared_taken(&x, i) * 7, <, shared_taken(&x, 0) * 8);
+        /* Some have had one turn more, and some wait for their next. */
+        g_assert_cmpuint(shared_taken(&x, i) + 2 * RNIC_SENDER_BYTES, >=,
+                         shared_taken(&x, 0));
+        g_assert_cmpuint(shared_taken(&x, i), <=,
+                         shared_taken(&x, 0) + 2 * RNIC_SENDER_BYTES);
     }
     g_assert_cmpuint(its, <=, all * 2 / 3 + 2 * RNIC_SLICE);
     g_assert_cmpuint(its + 2 * RNIC_SLICE, >=, all * 2 / 3);
