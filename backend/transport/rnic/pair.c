@@ -42,6 +42,9 @@
 
 /* A peer that has no room is left alone for so long. */
 #define LATER_MS 1000u
+/* ... doubled each time that no room is found, so many times at most: a VM may have pairs
+ * by the thousand that find none, and each look goes through all connections. */
+#define FULL_MAX 4u
 
 unsigned rnic_make_ms = RNIC_MAKE_MS, rnic_pair_rest_ms = RNIC_PAIR_REST_MS,
          rnic_token_ms = RNIC_TOKEN_MS, rnic_idle_ms = RNIC_IDLE_MS,
@@ -344,6 +347,7 @@ static bool end_idle(struct rnic_vm *rv, struct rnic_cm *cm, const struct peer *
         }
     }
     if (found) {
+        found->idle = true;
         rnic_end_go(found, "it is idle, and another is wanted", false);
     }
     return found;
@@ -491,6 +495,7 @@ static struct rnic_end *new_end(struct rnic_pair *p, struct rnic_cm *cm, bool ac
     LIST_INSERT_HEAD(&p->ends, e, of_pair);
     p->n_ends++;
     p->end = e;
+    memcpy(p->own, rnic_vm_owner(p->rv), sizeof(p->own));
     e->of_peer = of_peer;
     if (of_peer) {
         e->counts = true;
@@ -529,6 +534,7 @@ static bool begin(struct rnic_pair *p)
 {
     struct peer_channel want = {.flags = PEER_CHANNEL_WANT};
     struct choice c;
+    bool may;
 
     if (!running || !p->rv->vm || p->hidden || p->end || p->making ||
         now_us() < p->rest_until || now_us() < p->not_before) {
@@ -540,14 +546,31 @@ static bool begin(struct rnic_pair *p)
     }
     want.from_nic = c.cm->address;
     want.to_nic = c.address;
-    if (p->n_ends < RNIC_PAIR_ENDS && p->rv->making < RNIC_VM_MAKING &&
+    may = p->n_ends < RNIC_PAIR_ENDS && p->rv->making < RNIC_VM_MAKING;
+    if (may &&
         (connects(p->rv, p->peer, p->owner) ? try_next(p) : rnic_pair_ask(p, &want))) {
         set_making(p, true);
         return true;
     }
-    p->not_before = after_ms(LATER_MS);
+    p->not_before = after_ms(LATER_MS << (may ? MIN(p->n_full, FULL_MAX) : 0));
+    p->n_full += may;
     set_timer(p);
     return false;
+}
+
+/* Its channel is to go; it has none. */
+static void drop_end(struct rnic_pair *p, const char *why)
+{
+    struct rnic_end *e = p->end;
+
+    rnic_pair_asked(p);
+    set_making(p, false);
+    p->up = false;
+    p->end = NULL;
+    if (e) {
+        is_made(e);
+        rnic_end_go(e, why, false);
+    }
 }
 
 struct rnic_pair *rnic_pair_want(struct rnic_vm *rv, struct peer *peer,
@@ -559,6 +582,9 @@ struct rnic_pair *rnic_pair_want(struct rnic_vm *rv, struct peer *peer,
     p = find_or_add(rv, peer, owner, false, RNIC_VM_PAIRS);
     if (p) {
         p->wanted = true;
+        if (p->end && memcmp(p->own, rnic_vm_owner(rv), sizeof(p->own)) != 0) {
+            drop_end(p, "its VM is another"); /* the peer refuses its flows */
+        }
         if ((peer || within) && begin(p)) {
             p->told = RNIC_PAIR_MAKING; /* the caller sees it */
             set_timer(p);
@@ -575,21 +601,6 @@ void rnic_pair_hold(struct rnic_pair *p)
 void rnic_pair_let_go(struct rnic_pair *p)
 {
     atomic_fetch_sub_explicit(&p->holds, 1, memory_order_release);
-}
-
-/* Its channel is to go; it has none. */
-static void drop_end(struct rnic_pair *p, const char *why)
-{
-    struct rnic_end *e = p->end;
-
-    rnic_pair_asked(p);
-    set_making(p, false);
-    p->up = false;
-    p->end = NULL;
-    if (e) {
-        is_made(e);
-        rnic_end_go(e, why, false);
-    }
 }
 
 void rnic_pair_break(struct rnic_pair *p, const char *why)
@@ -612,6 +623,7 @@ void rnic_pair_end_up(struct rnic_end *e)
         rnic_pair_asked(p);
         set_making(p, false);
         p->up = true;
+        p->n_full = 0;
         tell(p);
     }
 }
@@ -641,6 +653,12 @@ void rnic_pair_end_goes(struct rnic_end *e)
         p->not_before = after_ms(LATER_MS);
     } else if (e->failed) {
         note_failure(p, e->cm);
+    }
+    if (e->idle) { /* who has something to send wants one: an idle one would go again */
+        p->wanted = false;
+        p->told = RNIC_PAIR_NONE;
+        set_timer(p);
+        return;
     }
     changed(p); /* also if nobody waits for it any more */
 }
@@ -737,6 +755,7 @@ static enum peer_channel_result consider_channel(struct rnic_vm *rv, struct peer
     bool self = !from && compare_owners(c->from, c->to) == 0;
     struct rnic_pair *p;
     struct rnic_end *e;
+    gint64 until;
 
     if ((connects(rv, from, c->from) && !self) || !makes_sense(c->receives, c->size) ||
         !cm || !rnic_cm_serves(cm, rv->network)) {
@@ -756,6 +775,7 @@ static enum peer_channel_result consider_channel(struct rnic_vm *rv, struct peer
         settle(p);
         return PEER_CHANNEL_NOT_NOW;
     }
+    until = p->making ? p->patience : 0;
     drop_end(p, "the peer makes another");
     e = new_end(p, cm, false, !p->wanted);
     memcpy(e->token, c->token, sizeof(e->token));
@@ -763,6 +783,7 @@ static enum peer_channel_result consider_channel(struct rnic_vm *rv, struct peer
     e->receives = c->receives;
     e->size = c->size;
     set_making(p, true);
+    p->patience = until ? until : p->patience; /* whoever waits does so once */
     tell(p);
     return PEER_CHANNEL_OK;
 }

@@ -219,6 +219,7 @@ struct rnic_end {
     const char *why; /* it is to go, for this reason; constant text */
     bool failed;     /* and that is a failure */
     bool later;      /* the peer has no room for it now */
+    bool idle;       /* nobody misses it */
     bool running, kicked;
     struct coro *waiter;
     guint timer;
@@ -269,6 +270,7 @@ struct rnic_pair {
     struct rnic_vm *rv;
     struct peer *peer;
     uint64_t owner[2];
+    uint64_t own[2];        /* our VM's, when `end` was begun: the peer knows no other */
     bool hidden;            /* the other end of a VM that is connected with itself */
     bool wanted;            /* by somebody here */
     _Atomic unsigned holds; /* any thread */
@@ -284,6 +286,7 @@ struct rnic_pair {
     gint64 failed_at;  /* us: last; 0: never */
     gint64 rest_until; /* us: and nobody makes one */
     gint64 not_before; /* us: nor do we ask */
+    unsigned n_full;   /* how often there was no room, one after the other */
     guint timer;
     struct pvrdma_gid avoid; /* our NIC that has failed last */
 

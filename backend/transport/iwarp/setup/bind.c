@@ -496,7 +496,7 @@ void setup_is_up(struct conn *c)
     struct rnic_pair *p =
         rv ? rnic_pair_want(rv, c->peer, c->location.claim.owner, c->network) : NULL;
 
-    if (p && rnic_pair_state(p) == RNIC_PAIR_UP) {
+    if (p && rnic_pair_state(p) == RNIC_PAIR_UP && rnic_pair_channel(p)) {
         conn_defer(c, DEFERRED_CHANNEL);
     }
 }

@@ -485,7 +485,7 @@ bool handshake_do_stream(struct conn *c)
     if (!c->s && setup_is_ready(c) && moves_is_current(c)) {
         setup_up(s, &s->framing, true, &s->own, &peer);
         c->up_at = now_ns();
-        if (!not_taken) {
+        if (c->s && !not_taken) {
             setup_is_up(c);
         }
     } else {

@@ -48,6 +48,7 @@ struct fixvm {
     struct rnic_pair *last; /* that a flow was opened in */
     bool refuses;
     /* Main thread. */
+    bool wants_all; /* each pair that changed */
     unsigned changes;
 };
 
@@ -190,6 +191,10 @@ static inline void fix_changed(struct rnic_pair *p)
 {
     g_assert_true(pthread_equal(pthread_self(), fix_main));
     fix_vm_of(p)->changes++;
+    if (fix_vm_of(p)->wants_all && rnic_pair_state(p) == RNIC_PAIR_NONE) {
+        rnic_pair_want(rnic_pair_vm(p), rnic_pair_peer(p), rnic_pair_owner(p),
+                       fix_vm_of(p)->cfg.network);
+    }
 }
 
 static const struct rnic_pair_ops fix_ops = {
@@ -251,6 +256,11 @@ static inline struct fixvm *fix_vm(const char *network, uint64_t owner)
     g_assert_nonnull((v->rv = rnic_vm_new(&v->vm)));
     pthread_create(&v->thread, NULL, fix_worker, v);
     return v;
+}
+
+static inline void fix_set_owner(struct fixvm *v, uint64_t owner)
+{
+    v->vm.identity.owner[1] = owner;
 }
 
 /* It takes no turns any more, and then has no flows and goes. */

@@ -692,6 +692,7 @@ static void test_rest(void)
     UNTIL(!fix_ends());
     rnic_pair_rest_ms = 300;
     UNTIL(fix_want(a, b) == p && rnic_pair_state(p) == RNIC_PAIR_UP);
+    rnic_pair_rest_ms = 4000; /* both failures, and the look, are within that */
     softnic_do("strike p0");
     fix_expect(p, RNIC_PAIR_NONE);
     g_assert_cmpint(rnic_pair_state(fix_want(a, b)), ==, RNIC_PAIR_NONE);
@@ -720,6 +721,7 @@ static void test_idle(void)
     rnic_vm_channels = 3;
     for (unsigned i = 0; i < 3; i++) {
         p[i] = fix_want(v[4], v[i]);
+        rnic_pair_hold(p[i]); /* else it goes with its channel */
         fix_expect(p[i], RNIC_PAIR_UP);
     }
     p[3] = fix_want(v[4], v[3]);
@@ -741,8 +743,80 @@ static void test_idle(void)
     g_assert_cmpint(rnic_pair_state(p[0]), ==, RNIC_PAIR_UP);
     g_assert_cmpint(rnic_pair_state(p[2]), ==, RNIC_PAIR_UP);
     for (unsigned i = 0; i < 5; i++) {
+        if (i < 3) {
+            rnic_pair_let_go(p[i]);
+        }
         fix_vm_free(v[i]);
     }
+    fix_stop();
+    softnic_do("remove p0");
+}
+
+/*
+ * Those who lose an idle one to another do not ask for it again: nobody misses it.  The
+ * test's VMs want all that changed, as connections do that have nothing to send.
+ */
+static void test_carousel(void)
+{
+    struct fixvm *v[4];
+    struct rnic_pair *p[3];
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    for (unsigned i = 0; i < 4; i++) {
+        v[i] = fix_vm("net", 10 + i);
+    }
+    v[3]->wants_all = true;
+    rnic_vm_channels = 2;
+    rnic_idle_ms = 20;
+    for (unsigned i = 0; i < 2; i++) {
+        p[i] = fix_want(v[3], v[i]);
+        rnic_pair_hold(p[i]);
+        fix_expect(p[i], RNIC_PAIR_UP);
+    }
+    fix_let_turn(40);
+    UNTIL((p[2] = fix_want(v[3], v[2])) && rnic_pair_state(p[2]) == RNIC_PAIR_UP);
+    UNTIL(fix_ends() == 4);
+    v[3]->changes = 0;
+    fix_let_turn(1300); /* who finds no room looks again after a second */
+    g_assert_cmpuint(v[3]->changes, ==, 0);
+    g_assert_cmpint(rnic_pair_state(p[2]), ==, RNIC_PAIR_UP);
+    g_assert_true((rnic_pair_state(p[0]) == RNIC_PAIR_UP) !=
+                  (rnic_pair_state(p[1]) == RNIC_PAIR_UP));
+    rnic_pair_let_go(p[0]);
+    rnic_pair_let_go(p[1]);
+    for (unsigned i = 0; i < 4; i++) {
+        fix_vm_free(v[i]);
+    }
+    fix_stop();
+    softnic_do("remove p0");
+}
+
+/* A VM whose state is another's has other addresses: the peer knows it by these. */
+static void test_another_owner(void)
+{
+    struct fixvm *a, *b;
+    struct rnic_pair *p;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    a = fix_vm("net", 10);
+    b = fix_vm("net", 20);
+    p = fix_want(b, a);
+    fix_expect(p, RNIC_PAIR_UP);
+    g_assert_true(fix_want(b, a) == p);
+    g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_UP);
+    fix_set_owner(b, 21);
+    g_assert_true(fix_want(b, a) == p);
+    g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_MAKING);
+    fix_expect(p, RNIC_PAIR_UP);
+    fix_traffic(b, p, a);
+    fix_vm_free(a);
+    fix_vm_free(b);
     fix_stop();
     softnic_do("remove p0");
 }
@@ -860,6 +934,8 @@ int main(int argc, char **argv)
     g_test_add_func("/rnic-pair/no-memory", test_no_memory);
     g_test_add_func("/rnic-pair/rest", test_rest);
     g_test_add_func("/rnic-pair/idle", test_idle);
+    g_test_add_func("/rnic-pair/carousel", test_carousel);
+    g_test_add_func("/rnic-pair/another-owner", test_another_owner);
     g_test_add_func("/rnic-pair/shared", test_shared);
     g_test_add_func("/rnic-pair/options", test_options);
     ret = g_test_run();
