@@ -462,6 +462,7 @@ static inline void fix_start_as(bool local)
     rnic_token_ms = 20000;
     rnic_idle_ms = RNIC_IDLE_MS;
     rnic_linger_ms = RNIC_LINGER_MS;
+    rnic_honest_ms = RNIC_HONEST_MS;
     rnic_vm_channels = RNIC_VM_CHANNELS;
     rnic_pair_rest_ms = RNIC_PAIR_REST_MS;
     fix_main = pthread_self();

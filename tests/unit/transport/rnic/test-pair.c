@@ -289,8 +289,8 @@ static void test_suspend_slowly(void)
             fix_expect(fix_want(v[0], v[i]), RNIC_PAIR_UP);
         }
     }
-    rnic_close_ms = 2000;
-    softnic_do("delay cm_destroy_id 0 150000");
+    rnic_close_ms = 6000;
+    softnic_do("delay cm_destroy_id 0 450000"); /* 9 s */
     suspended = false;
     coro_run(suspend, NULL);
     UNTIL(suspended);
@@ -506,11 +506,12 @@ static void test_patience(void)
     rnic_make_ms = 20;
     a = fix_vm("net", 1);
     b = fix_vm("net", 2);
-    softnic_do("delay cm_connect 1 200000");
+    softnic_do("delay cm_connect 1 60000000");
     p = fix_want(a, b);
     UNTIL(a->changes == 1);
     g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_NONE);
     g_assert_cmpint(rnic_pair_state(fix_want(a, b)), ==, RNIC_PAIR_NONE);
+    softnic_do("clear");
     fix_expect(p, RNIC_PAIR_UP);
     g_assert_cmpuint(a->changes, ==, 2);
     fix_traffic(a, p, b);
@@ -523,6 +524,7 @@ static void test_patience(void)
 /* It fails when nobody waits any more: that it may be made anew is told then, too. */
 static void test_late_failure(void)
 {
+    int64_t calls = softnic_count("calls", "cm_resolve_route");
     struct fixvm *a, *b;
     struct rnic_pair *p;
 
@@ -533,12 +535,13 @@ static void test_late_failure(void)
     rnic_make_ms = 20;
     a = fix_vm("net", 1);
     b = fix_vm("net", 2);
-    softnic_do("delay cm_resolve_route 1 200000");
+    softnic_do("delay cm_resolve_route 1 60000000");
     softnic_do("fail cm_resolve_route 1 EIO");
     p = fix_want(a, b);
-    UNTIL(a->changes == 1);
+    UNTIL(a->changes == 1 && softnic_count("calls", "cm_resolve_route") > calls);
     g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_NONE);
     g_assert_true(p->making);
+    softnic_do("clear");
     UNTIL(a->changes == 2);
     g_assert_false(p->making);
     rnic_make_ms = 20000;
@@ -565,7 +568,7 @@ static void test_stands(void)
     }
     rnic_make_ms = 20;
     rnic_late_ms = 1500;
-    softnic_do("delay cm_connect 1 5000000");
+    softnic_do("delay cm_connect 1 120000000");
     p = fix_want(v[0], v[1]);
     n0 = p->end->cm;
     UNTIL(p->end->ch && v[0]->changes == 1); /* then it connects */
@@ -586,6 +589,7 @@ static void test_stands(void)
     g_assert_cmpuint(n0->n_ends, >, 0); /* it still stands */
     v[0]->changes = 0;
     rnic_pair_break(p, "the test wants it");
+    softnic_do("clear");
     UNTIL(rnic_cm_serves(n0, "net"));
     g_assert_cmpuint(v[0]->changes, >, 0);
     for (unsigned i = 0; i < 4; i++) {
@@ -608,6 +612,7 @@ static void test_honest_end(void)
     fix_nics();
     a = fix_vm("net", 1);
     b = fix_vm("net", 2);
+    rnic_honest_ms = 20000;
     softnic_do("delay cm_get_event 0 10000");
     for (unsigned i = 0; i < 3; i++) {
         struct rnic_pair *p, *q = fix_want(b, a);
