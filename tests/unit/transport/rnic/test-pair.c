@@ -830,9 +830,91 @@ static void test_options(void)
         fix_expect(p, RNIC_PAIR_UP);
         fix_traffic(a, p, b);
         g_assert_cmpint(softnic_count("calls", "cm_set_option") - before, ==, i ? 4 : 2);
+        g_assert_cmpint(softnic_count("tos", "p0"), ==, i ? 46 << 2 : 0);
         fix_vm_free(a);
         fix_vm_free(b);
     }
+    fix_stop();
+    softnic_do("remove p0");
+}
+
+/* Whether the buffers of channels are for the NIC alone. */
+static bool all_local;
+
+static struct ibv_mr *reg_local(struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+    all_local = all_local && !(access & ~IBV_ACCESS_LOCAL_WRITE);
+    return softnic_verbs.reg_mr(pd, addr, length, access);
+}
+
+/* A peer can only send: it has no right to an end's host QP, nor to its memory. */
+static void test_rights(void)
+{
+    struct rnic_verbs spy = softnic_verbs;
+    struct ibv_qp_init_attr init;
+    struct ibv_qp_attr attr;
+    struct rnic_cm *cm;
+    struct rnic_end *e;
+    struct fixvm *a, *b;
+    unsigned n = 0;
+
+    spy.reg_mr = reg_local;
+    rnic_verbs = &spy;
+    all_local = true;
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    a = fix_vm("net", 1);
+    b = fix_vm("net", 2);
+    fix_expect(fix_want(a, b), RNIC_PAIR_UP);
+    fix_expect(fix_want(b, a), RNIC_PAIR_UP);
+    fix_traffic(a, fix_want(a, b), b);
+    TAILQ_FOREACH(cm, &rnic_cms, link)
+    {
+        LIST_FOREACH(e, &cm->ends, of_cm)
+        {
+            g_assert_cmpint(
+                rnic_verbs->query_qp(e->id->qp, &attr, IBV_QP_ACCESS_FLAGS, &init), ==,
+                0);
+            g_assert_cmpint(attr.qp_access_flags, ==, 0);
+            n++;
+        }
+    }
+    g_assert_cmpuint(n, ==, 2);
+    g_assert_true(all_local);
+    fix_vm_free(a);
+    fix_vm_free(b);
+    fix_stop();
+    softnic_do("remove p0");
+    rnic_verbs = &softnic_verbs;
+}
+
+/* What the key file says of a VM's share of NICs is what it has of them. */
+static void test_configured(void)
+{
+    struct rnic_fair_vm *fair;
+    struct fixvm *a, *b;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    fix_shares = 300;
+    fix_rate = 5000000;
+    a = fix_vm("net", 1);
+    fix_shares = VM_SHARES_DEFAULT;
+    fix_rate = 0;
+    b = fix_vm("net", 2);
+    fix_expect(fix_want(a, b), RNIC_PAIR_UP);
+    fair = &LIST_FIRST(&a->rv->shares)->fair;
+    g_assert_cmpuint(fair->shares, ==, 300);
+    g_assert_cmpuint(fair->rate->rate, ==, 5000000);
+    fair = &LIST_FIRST(&b->rv->shares)->fair;
+    g_assert_cmpuint(fair->shares, ==, VM_SHARES_DEFAULT);
+    g_assert_cmpuint(fair->rate->rate, ==, 0);
+    fix_vm_free(a);
+    fix_vm_free(b);
     fix_stop();
     softnic_do("remove p0");
 }
@@ -867,6 +949,8 @@ int main(int argc, char **argv)
     g_test_add_func("/rnic-pair/idle", test_idle);
     g_test_add_func("/rnic-pair/shared", test_shared);
     g_test_add_func("/rnic-pair/options", test_options);
+    g_test_add_func("/rnic-pair/rights", test_rights);
+    g_test_add_func("/rnic-pair/configured", test_configured);
     ret = g_test_run();
     coro_fini();
     return ret;
