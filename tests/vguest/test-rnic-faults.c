@@ -76,15 +76,15 @@ static const struct entry {
 static void come_back(unsigned h, bool link, const char *rule)
 {
     vg_daemon_nic(host[h], link ? "down soft0" : "remove soft0");
-    vgt_await(!host_nic_is(host[h], "up"));
+    vgt_await(!vg_daemon_nic_is(host[h], "up"));
     if (link) {
         vg_daemon_nic(host[h], "%s;up soft0", rule);
     } else {
         vg_daemon_nic(host[h], "%s;add soft0 %s", rule, host[h]->nic);
     }
     vgt_traffic_run(&traffic, 5);
-    vgt_await(host_nic_is(host[h], "up") || host_nic_is(host[h], "resting"));
-    if (host_nic_is(host[h], "resting")) {
+    vgt_await(vg_daemon_nic_is(host[h], "up") || vg_daemon_nic_is(host[h], "resting"));
+    if (vg_daemon_nic_is(host[h], "resting")) {
         vgt_restart(host[h]);
     }
     vgt_traffic_run(&traffic, 20);

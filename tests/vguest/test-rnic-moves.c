@@ -58,7 +58,7 @@ static unsigned broken(void)
 static void port_off_and_on(unsigned h)
 {
     vg_daemon_nic(host[h], "down soft0");
-    vgt_await(host_nic_is(host[h], "down"));
+    vgt_await(vg_daemon_nic_is(host[h], "down"));
     await_path(false);
     vg_daemon_nic(host[h], "up soft0");
 }
@@ -106,10 +106,10 @@ static void silence(unsigned h)
 /* Back, if it need not rest; a daemon that is new knows of no failures. */
 static void back(unsigned h)
 {
-    vgt_await(!host_nic_is(host[h], "up"));
+    vgt_await(!vg_daemon_nic_is(host[h], "up"));
     vg_daemon_nic(host[h], "add soft0 %s", host[h]->nic);
-    vgt_await(host_nic_is(host[h], "up") || host_nic_is(host[h], "resting"));
-    if (host_nic_is(host[h], "resting")) {
+    vgt_await(vg_daemon_nic_is(host[h], "up") || vg_daemon_nic_is(host[h], "resting"));
+    if (vg_daemon_nic_is(host[h], "resting")) {
         vgt_restart(host[h]);
     }
 }
@@ -151,7 +151,7 @@ static void link_loss(unsigned h)
     host_wait_up(host[h], 1 - h, false);
     if (port) {
         vg_daemon_nic(host[h], "down soft0");
-        vgt_await(host_nic_is(host[h], "down"));
+        vgt_await(vg_daemon_nic_is(host[h], "down"));
         vg_daemon_nic(host[h], "up soft0");
     } else {
         g_assert_true(host_traffic_by(&traffic, h, "rnic"));
