@@ -495,6 +495,7 @@ static void test_frames(void)
         post(l, lies[i].opcode, bytes, put_lie(bytes, &lies[i]));
         expect_cut(l, from, lies[i].why);
         close_channel(l);
+        g_usleep(250000); /* of a VM ten lines are logged in a second */
         g_assert_true(host_traffic_by(&traffic, 0, "rnic"));
     }
     end(thread);
