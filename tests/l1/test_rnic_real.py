@@ -49,8 +49,12 @@ class RxeTest(fixture.SessionTest):
         self.host.agent.kill_jobs()  # of a test that has failed
         self.host.cable('up')
         self.host.link('up')
-        if not self.host.run('[ -e /sys/class/infiniband/%s ]' % self.device,
-                             check=False).ok:
+        there = self.host.run('[ -e /sys/class/infiniband/%s ]' % self.device,
+                              check=False).ok
+        if there and not self._outcome.success:  # it may be of no use any more (link())
+            self.host.delete(self.kind)
+            there = False
+        if not there:
             self.host.add(self.kind)
         self.assertEqual(self.host.problems(), [])
 

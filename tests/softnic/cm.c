@@ -333,6 +333,8 @@ int soft_cm_set_option(struct rdma_cm_id *ibv, int level, int optname, void *opt
     }
     if (!err && optname == RDMA_OPTION_ID_ACK_TIMEOUT) {
         memcpy(&id->timeout, optval, 1);
+    } else if (!err && optname == RDMA_OPTION_ID_TOS) {
+        memcpy(&id->tos, optval, 1);
     }
     soft_leave();
     return failed(err);
@@ -480,6 +482,7 @@ static void qp_ready(struct softid *id, uint8_t ord, uint8_t ird)
     qp->access = IBV_ACCESS_REMOTE_WRITE |
                  (ird ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC : 0);
     qp->timeout = id->timeout;
+    id->ctx->dev->tos = id->tos;
     qp->rnr_retry = qp->rnr_left = id->words.rnr_retry;
     qp->wire = id->wire;
     id->wire->qp = qp;

@@ -86,14 +86,22 @@ struct rule {
 static pthread_mutex_t rules_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct rule *rules;
 static _Atomic bool has_rules;
+static _Atomic unsigned cleared;   /* how often: ends delays */
 static struct soft_entry *entries; /* that were called */
 
-static int apply_rules(const char *entry)
+/* How long it waits, and what fails. */
+struct fault {
+    int err;
+    useconds_t us;
+    unsigned cleared; /* as that was */
+};
+
+static struct fault apply_rules(const char *entry)
 {
-    useconds_t us = 0;
-    int err = 0;
+    struct fault f = {0};
 
     pthread_mutex_lock(&rules_lock);
+    f.cleared = cleared;
     for (struct rule **at = &rules, *r; (r = *at);) {
         if (strcmp(r->entry, entry) && strcmp(r->entry, "any")) {
             at = &r->next;
@@ -104,8 +112,11 @@ static int apply_rules(const char *entry)
             at = &r->next;
             continue;
         }
-        err = r->err ? r->err : err;
-        us = r->us ? r->us : us;
+        f.err = r->err ? r->err : f.err;
+        f.us = r->us ? r->us : f.us;
+        if (soft.dir) {
+            fprintf(stderr, "rule: %s\n", entry);
+        }
         if (r->n) {
             *at = r->next;
             g_free(r);
@@ -115,15 +126,20 @@ static int apply_rules(const char *entry)
     }
     has_rules = rules;
     pthread_mutex_unlock(&rules_lock);
-    if (us) {
-        usleep(us);
+    return f;
+}
+
+static void wait_for(const struct fault *f)
+{
+    for (useconds_t us = f->us, step; us && f->cleared == cleared; us -= step) {
+        step = MIN(us, 10000);
+        usleep(step);
     }
-    return err;
 }
 
 int soft_enter_at(struct soft_entry *e)
 {
-    int err = has_rules ? apply_rules(e->name) : 0;
+    struct fault f = has_rules ? apply_rules(e->name) : (struct fault){0};
 
     if (!e->calls++) {
         pthread_mutex_lock(&rules_lock);
@@ -131,8 +147,9 @@ int soft_enter_at(struct soft_entry *e)
         entries = e;
         pthread_mutex_unlock(&rules_lock);
     }
+    wait_for(&f);
     pthread_mutex_lock(&soft.lock);
-    return err;
+    return f.err;
 }
 
 void soft_leave(void)
@@ -164,6 +181,7 @@ static void rules_clear(void)
         rules = r->next;
         g_free(r);
     }
+    cleared++;
     has_rules = false;
     pthread_mutex_unlock(&rules_lock);
 }
@@ -460,6 +478,7 @@ int64_t softnic_count(const char *what, const char *name)
             : !strcmp(what, "contexts") ? soft_contexts(dev)
             : !strcmp(what, "lost")     ? dev->lost
             : !strcmp(what, "overruns") ? dev->overruns
+            : !strcmp(what, "tos")      ? dev->tos
                                         : -1;
     }
     pthread_mutex_unlock(&soft.lock);

@@ -46,7 +46,7 @@ struct softdev {
     /* faults that are to come, in packets or completions */
     uint64_t cut_at, lose_at;
     enum { CUT_BEFORE, CUT_AFTER, CUT_ANSWER } cut_how;
-    int64_t rnr, packets, lost, overruns;
+    int64_t rnr, packets, lost, overruns, tos;
 };
 
 /* Events wait in a queue, and the descriptor counts them. */
@@ -256,7 +256,7 @@ struct softid {
     struct wire *wire;
     struct rdma_conn_param param;
     struct cm_words words; /* of the peer */
-    uint8_t timeout;
+    uint8_t timeout, tos;
     unsigned got;    /* events that were handed out */
     int64_t expires; /* of CM: UNREACHABLE, or DISCONNECTED without an answer */
 };

@@ -51,13 +51,14 @@
  *                      any) fails; N 0: each call
  *   delay ENTRY N US   the N-th call is delayed; N 0: each call
  *   hold N             N more packets, then nothing moves; hold -1: all move again
- *   clear              no fail, delay, cut, lose, hold
+ *   clear              no fail, delay, cut, lose, hold; what is delayed goes on
  *
  * PVRDMA_SOFTNIC=DIR: the folder for several processes.  NIC addresses are the fabric:
  * a process with NIC address A has the socket DIR/A.  Without it a process is alone.
  *
- * One of several says on stderr, as it ends, how many objects are left and how often a
- * receiver was not ready, if that is not 0.
+ * One of several says on stderr "rule: ENTRY" for each call that fails or is delayed; and,
+ * as it ends, how many objects are left and how often a receiver was not ready, if that
+ * is not 0.
  */
 #ifndef SOFTNIC_H
 #define SOFTNIC_H
@@ -75,8 +76,9 @@ void softnic_do(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /*
  * What has been counted since the beginning: "rnr NIC" (receiver not ready, at the
  * responder), "packets NIC" (request packets that arrived), "contexts NIC" (open now),
- * "calls ENTRY", "lost NIC", "overruns NIC", "objects" (PDs, MRs, CQs, channels, QPs, ids
- * there now).  -1: no such NIC.
+ * "calls ENTRY" (that have begun), "lost NIC", "overruns NIC", "tos NIC" (that of its QP
+ * connected last), "objects" (PDs, MRs, CQs, channels, QPs, ids there now).  -1: no such
+ * NIC.
  */
 int64_t softnic_count(const char *what, const char *name);
 

@@ -91,7 +91,8 @@ static void write_config(struct vg_daemon *d, const struct vg_daemon_opts *o)
         g_string_append_printf(s, "%s\n", o->daemon_keys);
     }
     if (d->nic) {
-        g_string_append_printf(s, "[nic soft0]\ndevice=soft0\naddress=%s\n", d->nic);
+        g_string_append_printf(s, "[nic soft0]\ndevice=soft0\naddress=%s\n%s\n", d->nic,
+                               o->nic_keys ? o->nic_keys : "");
     }
     for (unsigned i = 0; i < o->n_vms; i++) {
         g_string_append_printf(s,
@@ -141,7 +142,9 @@ static void remove_dir(const char *path)
     while (dir && (name = g_dir_read_name(dir))) {
         char *file = g_build_filename(path, name, NULL);
 
-        g_unlink(file);
+        if (g_unlink(file) < 0) {
+            g_rmdir(file); /* of a NIC in memory */
+        }
         g_free(file);
     }
     if (dir) {
@@ -261,6 +264,10 @@ struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts)
     write_config(d, opts);
     spawn(d, NULL, 0, NULL);
     wait_ready(d);
+    for (int i = 0; d->nic && !vg_daemon_nic_is(d, "up"); i++) {
+        g_assert_cmpint(i, <, vg_patience(3000));
+        g_usleep(5000);
+    }
     return d;
 }
 
@@ -333,6 +340,15 @@ void vg_daemon_nic(const struct vg_daemon *d, const char *fmt, ...)
         g_error("%s: %s", sa.sun_path, g_strerror(errno));
     }
     close(fd);
+}
+
+bool vg_daemon_nic_is(const struct vg_daemon *d, const char *state)
+{
+    g_autoptr(JsonNode) node = vg_ctl_json(d, "nic list");
+    JsonArray *all = json_object_get_array_member(json_node_get_object(node), "nics");
+    JsonObject *nic = json_array_get_object_element(all, 0);
+
+    return strcmp(json_object_get_string_member(nic, "state"), state) == 0;
 }
 
 void vg_daemon_again(struct vg_daemon *d, const int *fds, unsigned n, const char *names)

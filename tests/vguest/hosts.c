@@ -103,6 +103,7 @@ struct vg_daemon *host_start(unsigned i, const struct host_opts *opts)
     struct vg_daemon_opts o = {.n_vms = opts->n_vms,
                                .poll_us = -1,
                                .nic = own,
+                               .nic_keys = opts->nic_keys,
                                .vm_keys =
                                    opts->vm_keys ? opts->vm_keys : "addresses=any"};
     struct vg_daemon *d;
@@ -165,10 +166,10 @@ int hosts_run(struct vg_daemon **host, unsigned n)
     int ret;
 
     vgt_daemon = host[0];
-    ret = vgt_run(); /* stops that one */
-    host[0] = NULL;
+    ret = g_test_run();
+    vgt_daemon = NULL;
     hosts_stop(host, n);
-    return ret;
+    return vgt_judged(ret);
 }
 
 /* ---- what it says ---- */
@@ -251,13 +252,18 @@ void host_wait_logged(const struct vg_daemon *d, const char *words)
     }
 }
 
-bool host_nic_is(const struct vg_daemon *d, const char *state)
+static bool goes_by(JsonNode *list, const struct vg_qp *qp, const char *transport)
 {
-    g_autoptr(JsonNode) node = vg_ctl_json(d, "nic list");
-    JsonArray *all = json_object_get_array_member(json_node_get_object(node), "nics");
-    JsonObject *nic = json_array_get_object_element(all, 0);
+    JsonObject *row = vg_qp_row(list, qp->handle);
 
-    return strcmp(json_object_get_string_member(nic, "state"), state) == 0;
+    return strcmp(json_object_get_string_member(row, "transport"), transport) == 0;
+}
+
+bool host_qp_by(const struct vg_qp *qp, const char *transport)
+{
+    g_autoptr(JsonNode) list = vg_ctl_json(qp->g->d, "qp list vm%u", qp->g->index);
+
+    return goes_by(list, qp, transport);
 }
 
 bool host_traffic_by(const struct vgt_traffic *t, unsigned i, const char *transport)
@@ -266,9 +272,7 @@ bool host_traffic_by(const struct vgt_traffic *t, unsigned i, const char *transp
     g_autoptr(JsonNode) list = vg_ctl_json(g->d, "qp list vm%u", g->index);
 
     for (unsigned q = 0; q < t->nqp; q++) {
-        JsonObject *row = vg_qp_row(list, t->qp[i][q]->handle);
-
-        if (strcmp(json_object_get_string_member(row, "transport"), transport) != 0) {
+        if (!goes_by(list, t->qp[i][q], transport)) {
             return false;
         }
     }

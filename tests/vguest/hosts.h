@@ -11,6 +11,7 @@ struct host_opts {
     const char *daemon_keys; /* further lines of [daemon], or NULL */
     const char *vm_keys;     /* further lines of each [vm]; NULL: any addresses */
     const char *peer_keys;   /* further lines of each [peer], or NULL */
+    const char *nic_keys;    /* further lines of [nic], or NULL */
     const char *groups;      /* further groups, or NULL */
     const char *secret;      /* NULL: hosts_secret */
     const char *name;        /* NULL: hostI */
@@ -49,8 +50,8 @@ int64_t host_int(const struct vg_daemon *d, const char *name);
 void host_wait_up(const struct vg_daemon *d, unsigned peer, bool up);
 /* Wait until its member @name is at least @n. */
 void host_wait_int(const struct vg_daemon *d, unsigned peer, const char *name, int64_t n);
-/* Is the one NIC that @d has in that state? */
-bool host_nic_is(const struct vg_daemon *d, const char *state);
+/* Does the queue pair go by @transport? */
+bool host_qp_by(const struct vg_qp *qp, const char *transport);
 /* Do all queue pairs of side @i go by @transport? */
 bool host_traffic_by(const struct vgt_traffic *t, unsigned i, const char *transport);
 /* The first line of docs/hosts.md that has @words, without blanks around; to be freed. */

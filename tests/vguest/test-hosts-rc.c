@@ -254,6 +254,17 @@ static void ping(struct vgt_side *hub, struct lane *l)
     g_assert_cmpuint(got, ==, k);
 }
 
+/* Do all of them, with VGUEST_PATH rnic, go by channels? */
+static bool all_by_channels(const struct lane *lane, unsigned n)
+{
+    for (unsigned i = 0; i < n && !g_strcmp0(g_getenv("VGUEST_PATH"), "rnic"); i++) {
+        if (!host_qp_by(lane[i].qp, "rnic")) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* `pvrdmactl qp list` of host 0: where the @n QPs of VM 0 are connected to. */
 static void check_paths(const struct lane *lane, unsigned n)
 {
@@ -294,6 +305,13 @@ static void test_three_hosts(gconstpointer style)
     }
     for (unsigned k = 0; k < vgt_rounds(300); k++) {
         ping(&hub, &lane[k % 3]);
+    }
+    for (int64_t until = vg_now_ns() + VGT_WAIT_MS * 1000000ll;
+         !all_by_channels(lane, 3);) {
+        g_assert_cmpint(vg_now_ns(), <, until);
+        for (unsigned i = 0; i < 3; i++) {
+            ping(&hub, &lane[i]);
+        }
     }
     check_paths(lane, 3);
     for (unsigned i = 0; i < 3; i++) {

@@ -86,6 +86,12 @@ static bool by_channels(void)
 }
 
 static uint64_t noted_bytes;
+static bool channels_break;
+
+void vgt_channels_break(void)
+{
+    channels_break = true;
+}
 
 void vgt_note_channels(const char *vm)
 {
@@ -107,6 +113,11 @@ int vgt_run(void)
         vg_daemon_stop(vgt_daemon);
         vgt_daemon = NULL;
     }
+    return vgt_judged(ret);
+}
+
+int vgt_judged(int ret)
+{
     if (ret == 0 && vgt_resets()) {
         g_test_message("%lu connections were reset", vg_daemon_resets());
         g_assert_cmpuint(vg_daemon_resets(), >, 0);
@@ -122,7 +133,7 @@ int vgt_run(void)
          * A channel that takes longer to be made than others wait takes over later.  A
          * daemon that is another's successor has connections before it has opened NICs.
          */
-        if (!noted_bytes) {
+        if (!noted_bytes && !channels_break) {
             g_assert_cmpuint(by_tcp, <=, streams);
         }
     }

@@ -74,6 +74,9 @@ extern struct vg_daemon *vgt_daemon;
 /* g_test_run, then stop vgt_daemon and judge it: one that resets connections
  * (tests/reset) has done so. */
 int vgt_run(void);
+/* The last part of it: the daemons have been stopped; @ret is g_test_run()'s, and what
+ * main() returns. */
+int vgt_judged(int ret);
 /* vgt_init, and vgt_daemon serves @n_vms VMs with two workers. */
 void vgt_start(int *argc, char ***argv, unsigned seconds, unsigned n_vms);
 /* Do connections within a daemon go by streams (VGUEST_PATH): tcp, or rnic? */
@@ -81,6 +84,8 @@ bool vgt_by_streams(void);
 /* What @vm's channels have carried counts for vgt_run(), which asks for some (VGUEST_PATH
  * rnic), and else sees what daemons say at their end. */
 void vgt_note_channels(const char *vm);
+/* They do so on purpose: how many streams there are by each way says nothing. */
+void vgt_channels_break(void);
 /* Are the connections of what runs reset? */
 bool vgt_resets(void);
 

@@ -50,6 +50,7 @@ struct vg_daemon_opts {
     const char *vm_keys;     /* further lines of each [vm], or NULL */
     const char *const *keys; /* n_vms further lines, of one [vm] each, or NULL */
     const char *nic;         /* address of its NIC in memory; NULL: 127.0.0.1 */
+    const char *nic_keys;    /* further lines of that's group, or NULL */
 };
 
 struct vg_daemon {
@@ -63,13 +64,16 @@ struct vg_daemon {
     pid_t pid;
 };
 
-/* Start pvrdmad and wait until it serves; @opts NULL: two VMs. */
+/* Start pvrdmad and wait until it serves, and its NIC in memory, if it has one, is up;
+ * @opts NULL: two VMs. */
 struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts);
 /* SIGTERM; the test fails unless it exits with 0 and without any sanitizer
  * report.  Removes the directory. */
 void vg_daemon_stop(struct vg_daemon *d);
 /* Connections that tests/reset has reset of daemons that were stopped. */
 unsigned long vg_daemon_resets(void);
+/* Is the one NIC that it has in that state? */
+bool vg_daemon_nic_is(const struct vg_daemon *d, const char *state);
 /* A command for its NIC (tests/softnic/softnic.h), without an answer. */
 void vg_daemon_nic(const struct vg_daemon *d, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));

@@ -45,8 +45,6 @@
 #define RESOLVE_MS  2000
 /* A channel that breaks is broken within a second of a look. */
 #define END_WAIT_MS 1500u
-/* DISCONNECTED may be so much later than what it has flushed. */
-#define HONEST_MS 100u
 
 static struct {
     /* Protects what the channels ask for, of all ends, and this list. */
@@ -761,7 +759,7 @@ static void put_to_err(struct rnic_end *e)
  */
 static void await_end(struct rnic_end *e)
 {
-    gint64 until = g_get_monotonic_time() + HONEST_MS * 1000;
+    gint64 until = g_get_monotonic_time() + (gint64)rnic_honest_ms * 1000;
 
     if (e->cm->ctx->device->transport_type == IBV_TRANSPORT_IWARP) {
         while (!e->why && nap(e, until)) {

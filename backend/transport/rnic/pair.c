@@ -48,7 +48,8 @@
 
 unsigned rnic_make_ms = RNIC_MAKE_MS, rnic_pair_rest_ms = RNIC_PAIR_REST_MS,
          rnic_token_ms = RNIC_TOKEN_MS, rnic_idle_ms = RNIC_IDLE_MS,
-         rnic_linger_ms = RNIC_LINGER_MS, rnic_vm_channels = RNIC_VM_CHANNELS;
+         rnic_linger_ms = RNIC_LINGER_MS, rnic_honest_ms = RNIC_HONEST_MS,
+         rnic_vm_channels = RNIC_VM_CHANNELS;
 
 static const struct rnic_pair_ops *ops;
 static bool running, within; /* channels within this daemon, too */

@@ -138,10 +138,12 @@ void rnic_nic_usage(const struct rnic_nic *nic, struct rnic_nic_usage *u);
 #define RNIC_IDLE_MS      10000u
 /* What a VM that has gone has sent may take so long to arrive. */
 #define RNIC_LINGER_MS 200u
+/* DISCONNECTED may be so much later than what it has flushed. */
+#define RNIC_HONEST_MS 100u
 /* Channels that a VM may have on a NIC. */
 #define RNIC_VM_CHANNELS 256u
 /* For tests: others than these. */
 extern unsigned rnic_make_ms, rnic_pair_rest_ms, rnic_token_ms, rnic_idle_ms,
-    rnic_linger_ms, rnic_vm_channels;
+    rnic_linger_ms, rnic_honest_ms, rnic_vm_channels;
 
 #endif /* PVRDMAD_RNIC_PAIR_H */

@@ -53,7 +53,9 @@ struct fixvm {
 };
 
 static struct daemon_config *fix_cfg;
-static uint32_t fix_dscp; /* of VMs that are made */
+/* Of VMs that are made. */
+static uint32_t fix_dscp, fix_shares = VM_SHARES_DEFAULT;
+static uint64_t fix_rate;
 static pthread_t fix_main;
 
 static inline uint64_t fix_now(void)
@@ -245,7 +247,8 @@ static inline struct fixvm *fix_vm(const char *network, uint64_t owner)
     struct fixvm *v = g_new0(struct fixvm, 1);
 
     v->cfg.network = g_strdup(network);
-    v->cfg.shares = VM_SHARES_DEFAULT;
+    v->cfg.shares = fix_shares;
+    v->cfg.nic_rate = fix_rate;
     v->cfg.nic_dscp = fix_dscp;
     v->vm.cfg = &v->cfg;
     v->vm.serial = ++serial;
@@ -472,6 +475,7 @@ static inline void fix_start_as(bool local)
     rnic_token_ms = 20000;
     rnic_idle_ms = RNIC_IDLE_MS;
     rnic_linger_ms = RNIC_LINGER_MS;
+    rnic_honest_ms = RNIC_HONEST_MS;
     rnic_vm_channels = RNIC_VM_CHANNELS;
     rnic_pair_rest_ms = RNIC_PAIR_REST_MS;
     fix_main = pthread_self();

@@ -602,16 +602,18 @@ static void test_strangers(void)
 static void test_late_token(void)
 {
     uint8_t data[RNIC_PRIVATE_LEN];
+    struct rnic_end *e;
     uint16_t port;
 
     open_stage();
-    rnic_token_ms = 500;
     port = expected();
     make_token(data, last_channel.token);
+    e = LIST_FIRST(&rnic_cm_find(&the_nic)->expected);
+    e->deadline = g_get_monotonic_time();
+    rnic_end_kick(e);
     UNTIL(!fix_ends());
     g_assert_cmpint(connect_by_hand("10.4.0.2", "10.4.0.1", port, data, sizeof(data)), ==,
                     RDMA_CM_EVENT_REJECTED);
-    rnic_token_ms = 20000;
     works();
     close_stage();
 }
@@ -811,7 +813,7 @@ static void test_late_timer(void)
     rnic_make_ms = 30;
     silent = true;
     q = b_wants();
-    g_assert_cmpint(rnic_pair_state(q), ==, RNIC_PAIR_MAKING);
+    g_assert_true(q->making);
     g_usleep(31000);
     rnic_pairs_nics_changed();
     g_assert_cmpint(rnic_pair_state(q), ==, RNIC_PAIR_NONE);

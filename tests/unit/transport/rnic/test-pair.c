@@ -289,8 +289,8 @@ static void test_suspend_slowly(void)
             fix_expect(fix_want(v[0], v[i]), RNIC_PAIR_UP);
         }
     }
-    rnic_close_ms = 2000;
-    softnic_do("delay cm_destroy_id 0 150000");
+    rnic_close_ms = 6000;
+    softnic_do("delay cm_destroy_id 0 450000"); /* 9 s */
     suspended = false;
     coro_run(suspend, NULL);
     UNTIL(suspended);
@@ -506,11 +506,12 @@ static void test_patience(void)
     rnic_make_ms = 20;
     a = fix_vm("net", 1);
     b = fix_vm("net", 2);
-    softnic_do("delay cm_connect 1 200000");
+    softnic_do("delay cm_connect 1 60000000");
     p = fix_want(a, b);
     UNTIL(a->changes == 1);
     g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_NONE);
     g_assert_cmpint(rnic_pair_state(fix_want(a, b)), ==, RNIC_PAIR_NONE);
+    softnic_do("clear");
     fix_expect(p, RNIC_PAIR_UP);
     g_assert_cmpuint(a->changes, ==, 2);
     fix_traffic(a, p, b);
@@ -523,6 +524,7 @@ static void test_patience(void)
 /* It fails when nobody waits any more: that it may be made anew is told then, too. */
 static void test_late_failure(void)
 {
+    int64_t calls = softnic_count("calls", "cm_resolve_route");
     struct fixvm *a, *b;
     struct rnic_pair *p;
 
@@ -533,12 +535,13 @@ static void test_late_failure(void)
     rnic_make_ms = 20;
     a = fix_vm("net", 1);
     b = fix_vm("net", 2);
-    softnic_do("delay cm_resolve_route 1 200000");
+    softnic_do("delay cm_resolve_route 1 60000000");
     softnic_do("fail cm_resolve_route 1 EIO");
     p = fix_want(a, b);
-    UNTIL(a->changes == 1);
+    UNTIL(a->changes == 1 && softnic_count("calls", "cm_resolve_route") > calls);
     g_assert_cmpint(rnic_pair_state(p), ==, RNIC_PAIR_NONE);
     g_assert_true(p->making);
+    softnic_do("clear");
     UNTIL(a->changes == 2);
     g_assert_false(p->making);
     rnic_make_ms = 20000;
@@ -565,7 +568,7 @@ static void test_stands(void)
     }
     rnic_make_ms = 20;
     rnic_late_ms = 1500;
-    softnic_do("delay cm_connect 1 5000000");
+    softnic_do("delay cm_connect 1 120000000");
     p = fix_want(v[0], v[1]);
     n0 = p->end->cm;
     UNTIL(p->end->ch && v[0]->changes == 1); /* then it connects */
@@ -586,6 +589,7 @@ static void test_stands(void)
     g_assert_cmpuint(n0->n_ends, >, 0); /* it still stands */
     v[0]->changes = 0;
     rnic_pair_break(p, "the test wants it");
+    softnic_do("clear");
     UNTIL(rnic_cm_serves(n0, "net"));
     g_assert_cmpuint(v[0]->changes, >, 0);
     for (unsigned i = 0; i < 4; i++) {
@@ -608,6 +612,7 @@ static void test_honest_end(void)
     fix_nics();
     a = fix_vm("net", 1);
     b = fix_vm("net", 2);
+    rnic_honest_ms = 20000;
     softnic_do("delay cm_get_event 0 10000");
     for (unsigned i = 0; i < 3; i++) {
         struct rnic_pair *p, *q = fix_want(b, a);
@@ -654,11 +659,23 @@ static void test_no_memory(void)
     softnic_do("remove p0");
 }
 
+/* Both ends fail: neither hears before that the other has ended it. */
+static void fail_both(struct fixvm *a, struct rnic_pair *p, struct rnic_pair *q)
+{
+    g_assert_nonnull(fix_begin(a, p, 1, 1));
+    softnic_do("delay cm_get_event 0 60000000");
+    softnic_do("strike p0");
+    fix_expect(p, RNIC_PAIR_NONE);
+    fix_expect(q, RNIC_PAIR_NONE);
+    softnic_do("clear");
+    UNTIL(!fix_ends());
+}
+
 /* A channel that fails twice rests; so do both sides. */
 static void test_rest(void)
 {
     struct fixvm *a, *b;
-    struct rnic_pair *p;
+    struct rnic_pair *p, *q;
 
     fix_start();
     softnic_do("add p0 10.3.0.1");
@@ -669,10 +686,9 @@ static void test_rest(void)
     for (unsigned i = 0; i < 2; i++) {
         p = fix_want(a, b);
         fix_expect(p, RNIC_PAIR_UP);
-        g_assert_nonnull(fix_begin(a, p, 1, 1));
-        softnic_do("strike p0");
-        fix_expect(p, RNIC_PAIR_NONE);
-        UNTIL(!fix_ends());
+        q = fix_want(b, a);
+        fix_expect(q, RNIC_PAIR_UP);
+        fail_both(a, p, q);
     }
     g_assert_cmpint(rnic_pair_state(fix_want(a, b)), ==, RNIC_PAIR_NONE);
     g_assert_cmpint(rnic_pair_state(fix_want(b, a)), ==, RNIC_PAIR_NONE);
@@ -684,19 +700,18 @@ static void test_rest(void)
     softnic_do("up p0");
     UNTIL(fix_nics_open() == 1);
     UNTIL(a->changes > 0);
-    fix_want(a, b);
-    fix_expect(p, RNIC_PAIR_UP);
     /* And so does time. */
-    softnic_do("strike p0");
-    fix_expect(p, RNIC_PAIR_NONE);
-    UNTIL(!fix_ends());
-    rnic_pair_rest_ms = 300;
-    UNTIL(fix_want(a, b) == p && rnic_pair_state(p) == RNIC_PAIR_UP);
-    rnic_pair_rest_ms = 4000; /* both failures, and the look, are within that */
-    softnic_do("strike p0");
-    fix_expect(p, RNIC_PAIR_NONE);
+    for (unsigned i = 0; i < 2; i++) {
+        fix_want(a, b);
+        fix_expect(p, RNIC_PAIR_UP);
+        fix_want(b, a);
+        fix_expect(q, RNIC_PAIR_UP);
+        fail_both(a, p, q);
+    }
     g_assert_cmpint(rnic_pair_state(fix_want(a, b)), ==, RNIC_PAIR_NONE);
     a->changes = 0;
+    p->rest_until = q->rest_until = g_get_monotonic_time() + 20000;
+    rnic_pair_break(p, "for its timer");
     UNTIL(a->changes > 0);
     UNTIL(fix_want(a, b) == p && rnic_pair_state(p) == RNIC_PAIR_UP);
     fix_vm_free(a);
@@ -899,9 +914,91 @@ static void test_options(void)
         fix_expect(p, RNIC_PAIR_UP);
         fix_traffic(a, p, b);
         g_assert_cmpint(softnic_count("calls", "cm_set_option") - before, ==, i ? 4 : 2);
+        g_assert_cmpint(softnic_count("tos", "p0"), ==, i ? 46 << 2 : 0);
         fix_vm_free(a);
         fix_vm_free(b);
     }
+    fix_stop();
+    softnic_do("remove p0");
+}
+
+/* Whether the buffers of channels are for the NIC alone. */
+static bool all_local;
+
+static struct ibv_mr *reg_local(struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+    all_local = all_local && !(access & ~IBV_ACCESS_LOCAL_WRITE);
+    return softnic_verbs.reg_mr(pd, addr, length, access);
+}
+
+/* A peer can only send: it has no right to an end's host QP, nor to its memory. */
+static void test_rights(void)
+{
+    struct rnic_verbs spy = softnic_verbs;
+    struct ibv_qp_init_attr init;
+    struct ibv_qp_attr attr;
+    struct rnic_cm *cm;
+    struct rnic_end *e;
+    struct fixvm *a, *b;
+    unsigned n = 0;
+
+    spy.reg_mr = reg_local;
+    rnic_verbs = &spy;
+    all_local = true;
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    a = fix_vm("net", 1);
+    b = fix_vm("net", 2);
+    fix_expect(fix_want(a, b), RNIC_PAIR_UP);
+    fix_expect(fix_want(b, a), RNIC_PAIR_UP);
+    fix_traffic(a, fix_want(a, b), b);
+    TAILQ_FOREACH(cm, &rnic_cms, link)
+    {
+        LIST_FOREACH(e, &cm->ends, of_cm)
+        {
+            g_assert_cmpint(
+                rnic_verbs->query_qp(e->id->qp, &attr, IBV_QP_ACCESS_FLAGS, &init), ==,
+                0);
+            g_assert_cmpint(attr.qp_access_flags, ==, 0);
+            n++;
+        }
+    }
+    g_assert_cmpuint(n, ==, 2);
+    g_assert_true(all_local);
+    fix_vm_free(a);
+    fix_vm_free(b);
+    fix_stop();
+    softnic_do("remove p0");
+    rnic_verbs = &softnic_verbs;
+}
+
+/* What the key file says of a VM's share of NICs is what it has of them. */
+static void test_configured(void)
+{
+    struct rnic_fair_vm *fair;
+    struct fixvm *a, *b;
+
+    fix_start();
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+    fix_shares = 300;
+    fix_rate = 5000000;
+    a = fix_vm("net", 1);
+    fix_shares = VM_SHARES_DEFAULT;
+    fix_rate = 0;
+    b = fix_vm("net", 2);
+    fix_expect(fix_want(a, b), RNIC_PAIR_UP);
+    fair = &LIST_FIRST(&a->rv->shares)->fair;
+    g_assert_cmpuint(fair->shares, ==, 300);
+    g_assert_cmpuint(fair->rate->rate, ==, 5000000);
+    fair = &LIST_FIRST(&b->rv->shares)->fair;
+    g_assert_cmpuint(fair->shares, ==, VM_SHARES_DEFAULT);
+    g_assert_cmpuint(fair->rate->rate, ==, 0);
+    fix_vm_free(a);
+    fix_vm_free(b);
     fix_stop();
     softnic_do("remove p0");
 }
@@ -938,6 +1035,8 @@ int main(int argc, char **argv)
     g_test_add_func("/rnic-pair/another-owner", test_another_owner);
     g_test_add_func("/rnic-pair/shared", test_shared);
     g_test_add_func("/rnic-pair/options", test_options);
+    g_test_add_func("/rnic-pair/rights", test_rights);
+    g_test_add_func("/rnic-pair/configured", test_configured);
     ret = g_test_run();
     coro_fini();
     return ret;

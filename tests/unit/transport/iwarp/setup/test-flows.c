@@ -58,6 +58,7 @@ static unsigned flushed; /* n_closed when it was told last that a turn ends */
 static bool is_full;     /* nothing can be begun */
 static size_t room;      /* what is taken at a time */
 static bool silent;      /* nothing comes by it */
+static bool held_up;     /* others go first */
 static _Atomic uint64_t due;
 static _Atomic int64_t ahead; /* ns, of the clock */
 
@@ -97,6 +98,7 @@ void __wrap_rnic_flow_close(struct rnic_flow *f);
 ssize_t __wrap_rnic_flow_send(struct rnic_flow *f, const uint8_t *bytes, size_t len);
 void __wrap_rnic_flow_want(struct rnic_flow *f, bool wants);
 void __wrap_rnic_flow_go_on(struct rnic_flow *f);
+bool __wrap_rnic_flow_is_held_up(const struct rnic_flow *f);
 
 int __wrap_clock_gettime(clockid_t id, struct timespec *ts)
 {
@@ -114,6 +116,11 @@ bool __wrap_rnic_channel_is_silent(const struct rnic_channel *ch, uint64_t now)
 {
     g_assert_true(ch == CHANNEL);
     return silent;
+}
+
+bool __wrap_rnic_flow_is_held_up(const struct rnic_flow *f)
+{
+    return held_up;
 }
 
 void __wrap_rnic_pair_set_ops(const struct rnic_pair_ops *o)
@@ -468,7 +475,7 @@ static void begin(enum rnic_pair_state s)
     begun = taken = NULL;
     is_full = false;
     room = BYTES;
-    silent = false;
+    silent = held_up = false;
     atomic_store(&due, UINT64_MAX);
     retry_cnt = 1;
     timeout = 0;
@@ -786,6 +793,19 @@ static void test_silent(void)
     go_up(i, r);
     post_send(i);
     REACH(is_sent(i));
+    pass(1000);
+    REACH(state_of(i) == PVRDMA_QPS_ERR);
+    end();
+
+    /* Others go first: the peer cannot answer what has not gone. */
+    begin_strict(RNIC_PAIR_UP, &i, &r);
+    go_up(i, r);
+    held_up = true;
+    post_send(i);
+    REACH(is_sent(i));
+    pass(2000);
+    g_assert_true(is_by_flow(i) && is_sent(i));
+    held_up = false;
     pass(1000);
     REACH(state_of(i) == PVRDMA_QPS_ERR);
     end();
