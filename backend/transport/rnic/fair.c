@@ -315,7 +315,8 @@ static bool rate_allows(struct rnic_rate *r, uint64_t now)
 static void rate_charge(struct rnic_rate *r, int64_t bytes)
 {
     if (r->rate) {
-        r->level -= bytes * PER_SECOND;
+        /* What is given back may have been taken before the last refill. */
+        r->level = MIN(r->level - bytes * PER_SECOND, r->burst);
     }
 }
 

@@ -770,6 +770,38 @@ static void test_rate(void)
     }
 }
 
+/* By two NICs, whose turns came at different times, nothing is saved up. */
+static void test_rate_of_two(void)
+{
+    const uint64_t second = 1000000000, hour = 3600 * second;
+    struct sim *s[2];
+    struct simvm *m[2];
+    uint64_t sent = 0;
+
+    for (unsigned i = 0; i < 2; i++) {
+        s[i] = sim_new(CAP, 1024);
+        sim_add(s[i], 100, 0, 1u << 20);
+        m[i] = &s[i]->vm[0];
+        m[i]->v.rate = &m[0]->rate;
+        g_assert_true(rnic_fair_take(&m[i]->v, &m[i]->sender[0], SIZE, (i + 1) * second));
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        sim_post(s[i], m[i], 0, 48);
+    }
+    for (unsigned n = 1; n < 4; n++) {
+        while (rnic_fair_take(&m[0]->v, &m[0]->sender[0], SIZE, n * hour)) {
+            rnic_fair_posted(&m[0]->v, &m[0]->sender[0], SIZE);
+            rnic_fair_done(&m[0]->v, SIZE, 1);
+            sent += SIZE;
+        }
+        rnic_fair_look(&m[0]->v, n * hour);
+        g_assert_cmpuint(sent, <=, n * (RNIC_BURST_BYTES + SIZE));
+        g_assert_cmpuint(sent, >=, n * RNIC_BURST_BYTES);
+    }
+    sim_free(s[0]);
+    sim_free(s[1]);
+}
+
 /* A VM with a limit does not hold up those without, and has what it may. */
 static void test_rate_beside(void)
 {
@@ -1085,6 +1117,7 @@ int main(int argc, char **argv)
     g_test_add_func("/fair/gone", test_gone);
     g_test_add_func("/fair/close", test_close);
     g_test_add_func("/fair/rate", test_rate);
+    g_test_add_func("/fair/rate-of-two", test_rate_of_two);
     g_test_add_func("/fair/rate-beside", test_rate_beside);
     g_test_add_func("/fair/default", test_default);
     g_test_add_func("/fair/channels", test_channels);
