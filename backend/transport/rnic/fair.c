@@ -358,6 +358,9 @@ static void dequeue(struct rnic_fair_vm *v, struct rnic_sender *s)
 bool rnic_fair_take(struct rnic_fair_vm *v, struct rnic_sender *s, uint32_t bytes,
                     uint64_t now)
 {
+    if (v->goes) {
+        return true; /* it is posted as what may not wait */
+    }
     if (!rnic_fair_may(v, s)) {
         return false;
     }
@@ -428,6 +431,11 @@ void rnic_fair_withdraw(struct rnic_fair_vm *v, struct rnic_sender *s)
     if (s->reserved) {
         fair_give_back(v, s, s->reserved, 1);
     }
+}
+
+void rnic_fair_last(struct rnic_fair_vm *v)
+{
+    v->goes = true;
 }
 
 void rnic_fair_look(struct rnic_fair_vm *v, uint64_t now)

@@ -95,6 +95,7 @@ struct rnic_fair_vm {
     bool refused;    /* in this turn: there was no room, or it was others' turn */
     bool limited;    /* likewise: its rate is */
     bool freed;      /* likewise: something was */
+    bool goes;       /* its last turn: nothing is refused */
     uint64_t looked; /* ns, last */
     uint64_t refund; /* bytes that were charged and not used */
     /* Under the lock. */
@@ -152,6 +153,8 @@ static inline struct rnic_sender *rnic_fair_head(const struct rnic_fair_vm *v)
     return TAILQ_FIRST(&v->queue);
 }
 
+/* The VM goes, and has no other turn: what it takes from now on does not wait. */
+void rnic_fair_last(struct rnic_fair_vm *v);
 /* The VM looks: what was refused may be asked for again. */
 void rnic_fair_look(struct rnic_fair_vm *v, uint64_t now);
 /* Its turn ends: others may have what it leaves. */

@@ -971,6 +971,34 @@ static void test_control(void)
     sim_free(s);
 }
 
+/* What a VM says that goes does not wait, for its limit neither. */
+static void test_last(void)
+{
+    struct sim *s = sim_new(SIZE, 64);
+    struct fixopts o = {0};
+    struct fixpair p;
+
+    sim_add(s, 100, 0, 1);
+    sim_add(s, 100, 2, 0);
+    s->vm[0].away = true; /* its turns are those of fix_turn() */
+    o.fair = &s->vm[0].v;
+    s->vm[0].rate.level = -1;
+    fix_open(&p, &o, 1);
+    sim_turn(s, &s->vm[1]); /* all that may be on its way is another's */
+    p.a.flow[0].to_send = 1000;
+    fix_turn(&p.a);
+    g_assert_cmpuint(p.a.flow[0].sent, ==, 0);
+    rnic_flow_want(&p.a.flow[0].f, false);
+    rnic_fair_last(&s->vm[0].v);
+    fix_push(&p.a.flow[0]);
+    g_assert_cmpuint(p.a.flow[0].sent, ==, 1000);
+    rnic_cq_flush(p.a.cq);
+    fix_settle(&p);
+    g_assert_cmpuint(p.b.flow[0].taken, ==, 1000);
+    fix_close(&p);
+    sim_free(s);
+}
+
 /* A channel that breaks gives back what it had, and a VM that has gone as well. */
 static void test_break(void)
 {
@@ -1123,6 +1151,7 @@ int main(int argc, char **argv)
     g_test_add_func("/fair/channels", test_channels);
     g_test_add_func("/fair/control", test_control);
     g_test_add_func("/fair/break", test_break);
+    g_test_add_func("/fair/last", test_last);
     g_test_add_func("/fair/threads", test_threads);
     return g_test_run();
 }
