@@ -637,6 +637,12 @@ void flow_not_used(const struct tcp_vm *net)
     }
 }
 
+bool flow_is_held_up(const struct conn *c)
+{
+    return flow_is_carrier(c->s) && c->s->flow->channel &&
+           rnic_flow_is_held_up(&c->s->flow->end);
+}
+
 bool flow_is_carrier(const struct stream *s)
 {
     return s->carrier == &flow_carrier;
@@ -719,6 +725,9 @@ void flows_fini(struct tcp_vm *net)
     TAILQ_FOREACH(f, &net->leaving, link)
     {
         rnic_flow_want(&f->end, false); /* none waits for its turn any more */
+    }
+    if (rv) {
+        rnic_vm_last(rv);
     }
     for (f = TAILQ_FIRST(&net->leaving); f; f = next) {
         next = TAILQ_NEXT(f, link);

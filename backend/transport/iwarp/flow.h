@@ -83,6 +83,9 @@ void flow_drop(struct flow *f);
 /* A stream of @net's is by TCP.  For the log.  Token held. */
 void flow_not_used(const struct tcp_vm *net);
 bool flow_is_carrier(const struct stream *s);
+/* Is it other VMs' turn, or has this one sent what it may?  Then the peer is not waited
+ * for.  Token held. */
+bool flow_is_held_up(const struct conn *c);
 /* The name of the NIC that carries @c's stream; NULL: it is no channel.  Token held. */
 const char *flow_nic(const struct conn *c);
 

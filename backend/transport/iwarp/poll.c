@@ -119,7 +119,9 @@ static bool poll_check_peer(struct conn *c, uint64_t now)
     uint64_t silent = now > c->progress ? now - c->progress : 0, most;
 
     if (c->s && stream_is_closing(c->s)) {
-        if (silent > CLOSING_NS) {
+        if (silent > CLOSING_NS && flow_is_held_up(c)) {
+            c->progress = now; /* its last word waits here */
+        } else if (silent > CLOSING_NS) {
             conn_break(c, "the peer does not read the last data");
         } else if (c->s->phase == STREAM_SHUT && c->s->carrier->is_delivered(c)) {
             conn_break(c, "all data was delivered");

@@ -515,7 +515,7 @@ static void nic_seen(struct rnic_nic *nic)
         rnic_fair_init(&cm->fair,
                        nic->cfg->max_in_flight ? nic->cfg->max_in_flight
                                                : rnic_fair_default(nic->dev.mbit_s),
-                       nic->cfg->max_requests);
+                       nic->cfg->max_requests, nic->dev.mbit_s);
         LIST_INIT(&cm->ends);
         TAILQ_INIT(&cm->waits);
         nic->cm = cm;

@@ -19,10 +19,22 @@
  * A VM waits in the NIC's heap from its first refusal until a turn of its own ends in
  * which none of its channels waits.  When a turn ends that leaves something free, the
  * first of the heap is woken.  It takes what it wants when it runs: nothing is kept for
- * it, so one that is paused, or whose worker stands, keeps nothing from others.  If it
- * does not come for 1 ms it leaves the heap, with its time.  So does what it has in
- * flight, if it has not looked for 10 ms: completions that nobody takes would else fill
- * the NIC.  Who waits looks each millisecond, so nothing hangs on a wake-up.
+ * it.  Until it comes others go on, with half of what may be on its way, and what it has
+ * besides; so one whose worker is slow to come keeps nothing from others.  If it does not
+ * come for 1 ms it leaves the heap, with its time.  Who waits looks each millisecond, so
+ * nothing hangs on a wake-up.
+ *
+ * A SEND that does not complete is not what keeps the NIC busy: its peer is slow or dead,
+ * or its VM does not look at completions.  So none counts for ever.  By the time that its
+ * port takes for all that may be on its way, twice for each VM that waits, a NIC has sent
+ * what is posted, in whichever order.  That is a period: what VMs take in one, and has
+ * not completed at the end of the next, is written off.  Whoever waits sees to that, for
+ * all VMs, and needs no token of theirs.  A VM of which something was written off counts
+ * as slow, for 32 times the shortest period: it takes no more than its part of one half
+ * of what may be on its way, which all slow VMs share, and waits for nobody, and nobody
+ * for it, while it has that.  Thus VMs with other peers always have the other half, which
+ * is enough for the NIC to be busy.  If it is the NIC that is slow, a fraction of what
+ * its port is said to be, more may be on its way, and VMs share it as it serves them.
  *
  * Channels of one VM that wait take turns, of 64 KiB: then the first of its queue goes to
  * the end, if it wants more.
@@ -57,6 +69,38 @@ static uint64_t pack(uint64_t bytes, uint32_t requests)
 
 /* ---- what is on its way ------------------------------------------------------------ */
 
+/* What @v has taken of `used`, which has it already. */
+static void fair_own(struct rnic_fair_vm *v, uint64_t what)
+{
+    unsigned now = atomic_load_explicit(&v->fair->period, memory_order_relaxed);
+
+    atomic_fetch_add(&v->flying[now], what);
+}
+
+static uint64_t fair_flying(const struct rnic_fair_vm *v)
+{
+    return atomic_load(&v->flying[0]) + atomic_load(&v->flying[1]);
+}
+
+/* No more than is there.  How much it was. */
+static uint64_t fair_disown(_Atomic uint64_t *flying, uint64_t bytes, uint64_t n)
+{
+    uint64_t was = atomic_load(flying), less;
+
+    do {
+        less = pack(MIN(bytes, was & BYTES), (uint32_t)MIN(n, was >> BYTE_BITS));
+    } while (less && !atomic_compare_exchange_weak(flying, &was, was - less));
+    return less;
+}
+
+/* All of it. */
+static void fair_disown_all(struct rnic_fair_vm *v)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        atomic_fetch_sub(&v->fair->used, atomic_exchange(&v->flying[i], 0));
+    }
+}
+
 /* For one SEND, if there is room at all: the last one may go beyond it. */
 static bool fair_reserve(struct rnic_fair *f, uint32_t bytes)
 {
@@ -79,24 +123,15 @@ static bool fair_has_room(const struct rnic_fair *f)
     return (used & BYTES) < (most & BYTES) && used >> BYTE_BITS < most >> BYTE_BITS;
 }
 
-/* With the lock: what VMs have that do not look does not count. */
-static void fair_write_off(struct rnic_fair *f, uint64_t now)
+/* Do all but @v have less than half of what may be on its way? */
+static bool fair_spares_half(const struct rnic_fair_vm *v)
 {
-    struct rnic_fair_vm *v;
+    uint64_t most = atomic_load_explicit(&v->fair->most, memory_order_relaxed);
+    uint64_t used = atomic_load(&v->fair->used);
+    uint64_t its = fair_flying(v);
 
-    if (now < f->look_at) {
-        return;
-    }
-    f->look_at = now + RNIC_FAIR_AWAY_NS;
-    LIST_FOREACH(v, &f->vms, link)
-    {
-        if (now > atomic_load(&v->looked) + RNIC_FAIR_AWAY_NS && v->vm &&
-            pthread_mutex_trylock(&v->vm->dp.token) == 0) {
-            atomic_fetch_sub(&f->used, v->flying);
-            v->flying = 0;
-            pthread_mutex_unlock(&v->vm->dp.token);
-        }
-    }
+    return (used & BYTES) < (its & BYTES) + (most & BYTES) / 2 &&
+           used >> BYTE_BITS < (its >> BYTE_BITS) + (most >> BYTE_BITS) / 2;
 }
 
 /* ---- the heap: with the lock ---------------------------------------------------------
@@ -122,7 +157,10 @@ static void fair_join(struct rnic_fair_vm *v)
     uint64_t slice = fair_time(v, RNIC_SLICE);
 
     if (!atomic_load_explicit(&v->waits, memory_order_relaxed)) {
-        v->time.when = MAX(v->time.when, f->now - MIN(f->now, slice));
+        if (v->time.when < f->now - MIN(f->now, slice)) {
+            v->time.when = f->now - slice;
+            v->refund = 0; /* it was not charged for that */
+        }
         atomic_store_explicit(&v->waits, true, memory_order_relaxed);
         /* Who frees something from here on sees that it is waited for. */
         atomic_fetch_add(&f->n_waiting, 1);
@@ -138,6 +176,46 @@ static void fair_part(struct rnic_fair_vm *v)
         atomic_fetch_sub(&v->fair->n_waiting, 1);
         v->blocks = 0;
     }
+}
+
+static bool fair_is_slow(const struct rnic_fair_vm *v, uint64_t now)
+{
+    return now < atomic_load_explicit(&v->slow_until, memory_order_relaxed);
+}
+
+/* Is a period over?  What was taken before it and is not back does not count. */
+static void fair_age(struct rnic_fair *f, uint64_t now)
+{
+    unsigned old = !atomic_load_explicit(&f->period, memory_order_relaxed);
+    struct rnic_fair_vm *v;
+    uint64_t stale;
+
+    if (now < f->aged + f->least * MAX(atomic_load(&f->n_waiting), 1)) {
+        return;
+    }
+    f->aged = now;
+    f->n_slow = 0;
+    LIST_FOREACH(v, &f->vms, link)
+    {
+        stale = atomic_exchange(&v->flying[old], 0);
+        if (stale) {
+            atomic_fetch_sub(&f->used, stale);
+            atomic_store_explicit(&v->slow_until, now + RNIC_FAIR_SLOW * f->least,
+                                  memory_order_relaxed);
+        }
+        f->n_slow += fair_is_slow(v, now);
+    }
+    atomic_store_explicit(&f->period, old, memory_order_relaxed);
+}
+
+/* Has @v, which is slow, as much as those may have, or a SEND? */
+static bool fair_is_filled(const struct rnic_fair_vm *v)
+{
+    uint64_t most = atomic_load_explicit(&v->fair->most, memory_order_relaxed);
+    uint64_t its = fair_flying(v), n = 2 * MAX(v->fair->n_slow, 1ull);
+
+    return its && ((its & BYTES) >= (most & BYTES) / n ||
+                   its >> BYTE_BITS >= (most >> BYTE_BITS) / n);
 }
 
 /* What is left is the first one's, if it comes. */
@@ -164,6 +242,13 @@ static bool fair_is_next(struct rnic_fair_vm *v, uint64_t now)
         if (!fair_has_room(v->fair)) {
             return false; /* it is not its fault */
         }
+        if (rnic_fair_told(first) && fair_spares_half(first)) {
+            /* It may lie behind as far as if it had just begun to wait. */
+            deadline_remove(&v->fair->waiting, &first->time);
+            first->time.when = v->time.when - slice;
+            deadline_add(&v->fair->waiting, &first->time, first->time.when);
+            return true;
+        }
         if (!first->blocks) {
             first->blocks = now;
         }
@@ -182,14 +267,17 @@ static bool fair_reserve_in_turn(struct rnic_fair_vm *v, uint32_t bytes, uint64_
     bool ok;
 
     pthread_mutex_lock(&f->lock);
+    fair_age(f, now);
+    if (fair_is_slow(v, now) && fair_is_filled(v)) {
+        fair_part(v);
+        pthread_mutex_unlock(&f->lock);
+        return false;
+    }
     fair_join(v);
     deadline_remove(&f->waiting, &v->time);
     v->blocks = 0;
     v->time.when -= MIN(v->time.when, fair_time(v, v->refund));
     v->refund = 0;
-    if (!fair_has_room(f)) {
-        fair_write_off(f, now);
-    }
     ok = fair_is_next(v, now) && fair_reserve(f, bytes);
     if (ok) {
         v->time.when += fair_time(v, bytes);
@@ -227,7 +315,8 @@ static bool rate_allows(struct rnic_rate *r, uint64_t now)
 static void rate_charge(struct rnic_rate *r, int64_t bytes)
 {
     if (r->rate) {
-        r->level -= bytes * PER_SECOND;
+        /* What is given back may have been taken before the last refill. */
+        r->level = MIN(r->level - bytes * PER_SECOND, r->burst);
     }
 }
 
@@ -269,6 +358,9 @@ static void dequeue(struct rnic_fair_vm *v, struct rnic_sender *s)
 bool rnic_fair_take(struct rnic_fair_vm *v, struct rnic_sender *s, uint32_t bytes,
                     uint64_t now)
 {
+    if (v->goes) {
+        return true; /* it is posted as what may not wait */
+    }
     if (!rnic_fair_may(v, s)) {
         return false;
     }
@@ -277,7 +369,7 @@ bool rnic_fair_take(struct rnic_fair_vm *v, struct rnic_sender *s, uint32_t byte
         return rnic_fair_may(v, s);
     }
     s->charged = false;
-    if (others_wait(v) || !fair_reserve(v->fair, bytes)) {
+    if (others_wait(v) || fair_is_slow(v, now) || !fair_reserve(v->fair, bytes)) {
         s->charged = fair_reserve_in_turn(v, bytes, now);
         v->refused = !s->charged;
     }
@@ -289,19 +381,19 @@ bool rnic_fair_take(struct rnic_fair_vm *v, struct rnic_sender *s, uint32_t byte
         dequeue(v, s);
     }
     s->reserved = bytes;
-    v->flying += pack(bytes, 1);
+    fair_own(v, pack(bytes, 1));
     rate_charge(v->rate, bytes);
     return true;
 }
 
-/* What was written off is not there any more. */
+/* First what was taken first; what was written off is not there any more. */
 static void fair_release(struct rnic_fair_vm *v, uint64_t bytes, uint32_t n)
 {
-    uint64_t done =
-        pack(MIN(bytes, v->flying & BYTES), (uint32_t)MIN(n, v->flying >> BYTE_BITS));
+    unsigned now = atomic_load_explicit(&v->fair->period, memory_order_relaxed);
+    uint64_t done = fair_disown(&v->flying[!now], bytes, n);
 
+    done += fair_disown(&v->flying[now], bytes - (done & BYTES), n - (done >> BYTE_BITS));
     if (done) {
-        v->flying -= done;
         atomic_fetch_sub(&v->fair->used, done);
         v->freed = true;
     }
@@ -322,8 +414,8 @@ void rnic_fair_posted(struct rnic_fair_vm *v, struct rnic_sender *s, uint32_t le
     if (s->reserved) {
         fair_give_back(v, s, s->reserved - len, 0);
     } else {
-        v->flying += pack(len, 1);
         atomic_fetch_add(&v->fair->used, pack(len, 1));
+        fair_own(v, pack(len, 1));
         rate_charge(v->rate, len);
     }
 }
@@ -341,9 +433,14 @@ void rnic_fair_withdraw(struct rnic_fair_vm *v, struct rnic_sender *s)
     }
 }
 
+void rnic_fair_last(struct rnic_fair_vm *v)
+{
+    v->goes = true;
+}
+
 void rnic_fair_look(struct rnic_fair_vm *v, uint64_t now)
 {
-    atomic_store_explicit(&v->looked, now, memory_order_relaxed);
+    v->looked = now;
     if (rnic_fair_told(v)) {
         atomic_store(&v->told, false);
     }
@@ -374,9 +471,7 @@ uint64_t rnic_fair_due(const struct rnic_fair_vm *v)
     if (v->limited) {
         return rate_due(v->rate);
     }
-    return v->refused ? atomic_load_explicit(&v->looked, memory_order_relaxed) +
-                            RNIC_FAIR_LATE_NS
-                      : 0;
+    return v->refused ? v->looked + RNIC_FAIR_LATE_NS : 0;
 }
 
 /* ---- main thread
@@ -389,9 +484,12 @@ uint64_t rnic_fair_default(uint64_t mbit_s)
     return CLAMP(bytes, RNIC_FAIR_BYTES, RNIC_FAIR_MAX_BYTES);
 }
 
-void rnic_fair_init(struct rnic_fair *f, uint64_t bytes, uint32_t requests)
+void rnic_fair_init(struct rnic_fair *f, uint64_t bytes, uint32_t requests,
+                    uint64_t mbit_s)
 {
     atomic_init(&f->most, pack(bytes, requests));
+    f->least = mbit_s ? RNIC_FAIR_PERIOD * bytes * 8000 / mbit_s : RNIC_FAIR_UNKNOWN_NS;
+    f->least = MAX(f->least, RNIC_FAIR_LEAST_NS);
     LIST_INIT(&f->vms);
     pthread_mutex_init(&f->lock, NULL);
     if (!deadlines_init(&f->waiting, CONFIG_MAX_VMS)) {
@@ -451,8 +549,7 @@ void rnic_fair_gone(struct rnic_fair_vm *v)
     pthread_mutex_lock(&f->lock);
     fair_part(v);
     v->vm = NULL;
-    atomic_fetch_sub(&f->used, v->flying); /* nobody looks at what completes */
-    v->flying = 0;
+    fair_disown_all(v); /* nobody looks at what completes */
     fair_offer(f, v);
     pthread_mutex_unlock(&f->lock);
 }
@@ -460,7 +557,7 @@ void rnic_fair_gone(struct rnic_fair_vm *v)
 void rnic_fair_leave(struct rnic_fair_vm *v)
 {
     rnic_fair_gone(v);
-    g_assert(TAILQ_EMPTY(&v->queue) && !v->flying);
+    g_assert(TAILQ_EMPTY(&v->queue));
     pthread_mutex_lock(&v->fair->lock);
     LIST_REMOVE(v, link);
     pthread_mutex_unlock(&v->fair->lock);

@@ -26,8 +26,14 @@ struct vm;
 /* Who is to go next, and has not come by then, is not waited for; and who waits looks as
  * often, whoever wakes it. */
 #define RNIC_FAIR_LATE_NS 1000000u
-/* What a VM has in flight does not count any more if it has not looked for so long. */
-#define RNIC_FAIR_AWAY_NS 10000000u
+/* A period is as long as the port takes for so many times all that may be on its way, for
+ * each VM that waits ... */
+#define RNIC_FAIR_PERIOD 2u
+/* ... but for so long at least; and that long if the port's speed is not known. */
+#define RNIC_FAIR_LEAST_NS   250000u
+#define RNIC_FAIR_UNKNOWN_NS 10000000u
+/* A VM of which something was written off is slow for so many periods of one VM. */
+#define RNIC_FAIR_SLOW 32u
 /* Of a rate limit: what may go at once, at least, or of so much time. */
 #define RNIC_BURST_BYTES 262144u
 #define RNIC_BURST_NS    1000000u
@@ -42,6 +48,8 @@ struct rnic_fair {
     /* Bytes, and above them work requests: as many as may be on their way, and are. */
     _Atomic uint64_t most, used;
     _Atomic uint32_t n_waiting; /* in the heap */
+    uint64_t least;             /* constant: ns, of a period */
+    _Atomic unsigned period; /* where in rnic_fair_vm.flying things go; under the lock */
     /*
      * Protects what follows, what rnic_fair_vm says, and that a VM that is woken is
      * there. Held for some comparisons, and to wake one VM; nothing is waited for
@@ -50,7 +58,8 @@ struct rnic_fair {
     pthread_mutex_t lock;
     struct deadlines waiting; /* by their time, which is bytes by shares */
     uint64_t now;             /* where those are that wait */
-    uint64_t look_at;         /* ns, when to look for VMs that are away again */
+    uint64_t aged;            /* ns, when this period began */
+    uint32_t n_slow;          /* VMs */
     LIST_HEAD(, rnic_fair_vm) vms;
 };
 
@@ -78,13 +87,16 @@ struct rnic_fair_vm {
     uint32_t shares;        /* constant */
     _Atomic bool told;      /* it may be its turn */
     _Atomic bool waits; /* it is in the heap; under the lock, read by its own thread */
-    _Atomic uint64_t looked; /* ns, last */
+    /* What of `used` is its own, of this period and the one before. */
+    _Atomic uint64_t flying[2];
+    _Atomic uint64_t slow_until; /* ns; under the lock */
     /* Under the token. */
     TAILQ_HEAD(, rnic_sender) queue;
     bool refused;    /* in this turn: there was no room, or it was others' turn */
     bool limited;    /* likewise: its rate is */
     bool freed;      /* likewise: something was */
-    uint64_t flying; /* what of `used` is its own */
+    bool goes;       /* its last turn: nothing is refused */
+    uint64_t looked; /* ns, last */
     uint64_t refund; /* bytes that were charged and not used */
     /* Under the lock. */
     struct vm *vm;        /* to be woken; NULL: it has gone */
@@ -95,8 +107,9 @@ struct rnic_fair_vm {
 
 /* ---- a NIC: main thread ---- */
 
-/* What may be on its way, at most. */
-void rnic_fair_init(struct rnic_fair *f, uint64_t bytes, uint32_t requests);
+/* What may be on its way, at most, on a port of @mbit_s; 0: not known. */
+void rnic_fair_init(struct rnic_fair *f, uint64_t bytes, uint32_t requests,
+                    uint64_t mbit_s);
 /* No VM has anything of it. */
 void rnic_fair_fini(struct rnic_fair *f);
 /* The bytes for a port of @mbit_s. */
@@ -140,6 +153,8 @@ static inline struct rnic_sender *rnic_fair_head(const struct rnic_fair_vm *v)
     return TAILQ_FIRST(&v->queue);
 }
 
+/* The VM goes, and has no other turn: what it takes from now on does not wait. */
+void rnic_fair_last(struct rnic_fair_vm *v);
 /* The VM looks: what was refused may be asked for again. */
 void rnic_fair_look(struct rnic_fair_vm *v, uint64_t now);
 /* Its turn ends: others may have what it leaves. */

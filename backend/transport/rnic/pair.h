@@ -46,6 +46,9 @@ bool rnic_vm_look(struct rnic_vm *rv, uint64_t now);
 void rnic_vm_flush(struct rnic_vm *rv);
 /* ns, when a look is due though nothing comes; UINT64_MAX: never. */
 uint64_t rnic_vm_due(const struct rnic_vm *rv);
+/* The VM goes, and is off its worker: what flows send until it is freed waits for no
+ * other VM, nor for a limit of its own; only channels may be full. */
+void rnic_vm_last(struct rnic_vm *rv);
 /* Before the VM is parked.  False: something came, look again. */
 bool rnic_vm_arm(struct rnic_vm *rv, uint64_t now);
 void rnic_vm_woken(struct rnic_vm *rv);

@@ -222,6 +222,16 @@ void rnic_vm_flush(struct rnic_vm *rv)
     }
 }
 
+void rnic_vm_last(struct rnic_vm *rv)
+{
+    struct rnic_share *sh;
+
+    LIST_FOREACH(sh, &rv->shares, of_vm)
+    {
+        rnic_fair_last(&sh->fair);
+    }
+}
+
 uint64_t rnic_vm_due(const struct rnic_vm *rv)
 {
     const struct rnic_place *p;

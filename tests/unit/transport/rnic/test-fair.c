@@ -20,6 +20,8 @@
 /* What the model's NIC sends in a microsecond, and how long a worker needs to come. */
 #define PER_US  3000u
 #define COME_US 3u
+/* For what is on its way, of CAP. */
+#define PERIOD_US ((uint64_t)RNIC_FAIR_PERIOD * CAP / PER_US)
 
 /* ---- the model -------------------------------------------------------------------- */
 
@@ -34,13 +36,20 @@ struct simvm {
         n_back; /* bytes and SENDs that have completed, and it has not looked */
     uint64_t sent, of[SENDERS];
     uint64_t come; /* us, when its worker does, as somebody woke it; 0: nobody has */
+    uint64_t rests, next; /* us, its worker between two turns; not before */
     bool away;
+    /* Its senders' peers take what the NIC has sent, `per_us` of it, and hold up no
+     * other; a sender has as much on its way as a channel may have. */
+    bool slow;
+    uint32_t per_us;
+    uint64_t credit, posted[SENDERS], served[SENDERS];
+    GQueue lies; /* of struct simsend: what these have not taken */
 };
 
 struct simsend {
     struct simvm *of;
+    unsigned sender;
     uint32_t len;
-    bool control;
 };
 
 struct sim {
@@ -48,7 +57,9 @@ struct sim {
     struct simvm vm[VMS];
     unsigned n;
     uint64_t us;
-    GQueue nic; /* of struct simsend */
+    GQueue nic;     /* of struct simsend */
+    bool in_turn;   /* it serves its queue pairs in turn, and not SENDs */
+    uint64_t turns; /* of these */
     uint64_t credit, carried;
 };
 
@@ -71,7 +82,7 @@ static struct sim *sim_new(uint64_t bytes, uint32_t requests)
     struct sim *s = g_new0(struct sim, 1);
 
     s->us = 1000 * 1000; /* as ends of channels */
-    rnic_fair_init(&s->f, bytes, requests);
+    rnic_fair_init(&s->f, bytes, requests, PER_US * 8);
     return s;
 }
 
@@ -83,13 +94,19 @@ static uint64_t sim_used(struct sim *s)
     return u.bytes;
 }
 
+static uint64_t sim_flying(struct simvm *m)
+{
+    return atomic_load(&m->v.flying[0]) + atomic_load(&m->v.flying[1]);
+}
+
 static void sim_post(struct sim *s, struct simvm *m, unsigned i, uint32_t len)
 {
     struct simsend *send = g_new(struct simsend, 1);
 
     rnic_fair_posted(&m->v, &m->sender[i], len);
-    *send = (struct simsend){m, len, false};
-    g_queue_push_tail(&s->nic, send);
+    *send = (struct simsend){m, i, len};
+    g_queue_push_tail(m->slow ? &m->lies : &s->nic, send);
+    m->posted[i] += len;
     m->sent += len;
     m->of[i] += len;
 }
@@ -97,9 +114,15 @@ static void sim_post(struct sim *s, struct simvm *m, unsigned i, uint32_t len)
 static void sim_look(struct sim *s, struct simvm *m)
 {
     m->come = 0;
+    m->next = s->us + m->rests;
     rnic_fair_done(&m->v, m->back, (uint32_t)m->n_back);
     m->back = m->n_back = 0;
     rnic_fair_look(&m->v, s->us * 1000);
+}
+
+static bool sim_may_post(const struct simvm *m, unsigned i)
+{
+    return !m->slow || m->posted[i] < RNIC_POSTED_BYTES;
 }
 
 /* A turn of its VM. */
@@ -107,8 +130,12 @@ static void sim_turn(struct sim *s, struct simvm *m)
 {
     sim_look(s, m);
     for (unsigned i = 0; i < m->n; i++) {
-        while (rnic_fair_take(&m->v, &m->sender[i], SIZE, s->us * 1000)) {
+        while (sim_may_post(m, i) &&
+               rnic_fair_take(&m->v, &m->sender[i], SIZE, s->us * 1000)) {
             sim_post(s, m, i, m->size);
+        }
+        if (!sim_may_post(m, i)) {
+            rnic_fair_withdraw(&m->v, &m->sender[i]);
         }
     }
     rnic_fair_settle(&m->v);
@@ -119,23 +146,57 @@ static bool sim_is_due(struct sim *s, struct simvm *m)
     if (rnic_fair_told(&m->v) && !m->come) {
         m->come = s->us + COME_US;
     }
-    return m->back || (m->come && m->come <= s->us) ||
-           (m->n && TAILQ_EMPTY(&m->v.queue)) || rnic_fair_due(&m->v) <= s->us * 1000;
+    return m->next <= s->us &&
+           (m->back || (m->come && m->come <= s->us) ||
+            (m->n && TAILQ_EMPTY(&m->v.queue)) || rnic_fair_due(&m->v) <= s->us * 1000);
+}
+
+static void sim_completes(struct simsend *send)
+{
+    send->of->back += send->len;
+    send->of->n_back++;
+    send->of->posted[send->sender] -= send->len;
+    g_free(send);
+}
+
+/* What the NIC sends next: the first, or that of the queue pair that waits longest. */
+static GList *sim_next(struct sim *s)
+{
+    GList *next = s->nic.head;
+
+    for (GList *l = next; s->in_turn && l; l = l->next) {
+        struct simsend *is = l->data, *was = next->data;
+
+        next = is->of->served[is->sender] < was->of->served[was->sender] ? l : next;
+    }
+    return next;
 }
 
 static void sim_nic(struct sim *s)
 {
     struct simsend *send;
+    GList *next;
 
     s->credit += PER_US;
-    while ((send = g_queue_peek_head(&s->nic)) && s->credit >= send->len) {
+    while ((next = sim_next(s)) && s->credit >= ((struct simsend *)next->data)->len) {
+        send = next->data;
+        g_queue_delete_link(&s->nic, next);
         s->credit -= send->len;
         s->carried += send->len;
-        send->of->back += send->len;
-        send->of->n_back++;
-        g_free(g_queue_pop_head(&s->nic));
+        send->of->served[send->sender] = ++s->turns;
+        sim_completes(send);
     }
-    s->credit = send ? s->credit : 0;
+    s->credit = next ? s->credit : 0;
+    for (unsigned i = 0; i < s->n; i++) {
+        struct simvm *m = &s->vm[i];
+
+        m->credit += m->per_us;
+        while ((send = g_queue_peek_head(&m->lies)) && m->credit >= send->len) {
+            m->credit -= send->len;
+            sim_completes(g_queue_pop_head(&m->lies));
+        }
+        m->credit = send ? m->credit : 0;
+    }
 }
 
 /* A microsecond. */
@@ -166,6 +227,8 @@ static void sim_free(struct sim *s)
     for (unsigned i = 0; i < s->n; i++) {
         s->vm[i].n = 0;
         s->vm[i].away = false;
+        s->vm[i].per_us = UINT32_MAX;
+        s->vm[i].rests = 0;
         for (unsigned k = 0; k < SENDERS; k++) {
             rnic_fair_withdraw(&s->vm[i].v, &s->vm[i].sender[k]);
         }
@@ -356,6 +419,79 @@ static void test_no_savings(void)
     sim_free(s);
 }
 
+/* A NIC that serves queue pairs in turn does not serve the VM best that has most. */
+static void test_in_turn(void)
+{
+    for (unsigned n = 2; n <= VMS; n++) {
+        struct sim *s = sim_new(CAP, 1024);
+
+        s->in_turn = true;
+        sim_add(s, 100, 16, 0);
+        sim_add(s, 100, 1, 0);
+        for (unsigned i = 2; i < n; i++) {
+            sim_add(s, i == 2 ? 200 : 100, 4 + i, 0);
+        }
+        sim_run(s, 2000);
+        check_shares(s, 100, 2 * RNIC_SLICE);
+        sim_free(s);
+    }
+}
+
+/* Whatever it may take, in SENDs of @len bytes.  How many. */
+static unsigned take_all(struct sim *s, struct simvm *m, unsigned i, uint32_t len)
+{
+    unsigned n = 0;
+
+    rnic_fair_look(&m->v, s->us * 1000);
+    while (rnic_fair_take(&m->v, &m->sender[i], SIZE, s->us * 1000)) {
+        rnic_fair_posted(&m->v, &m->sender[i], len);
+        n++;
+    }
+    return n;
+}
+
+/* What was charged for SENDs that were smaller is not given back when it is forgotten. */
+static void test_refund(void)
+{
+    struct sim *s = sim_new(CAP, 1024);
+    struct rnic_fair_vm *v[3];
+    unsigned n[3] = {0};
+
+    for (unsigned i = 0; i < 3; i++) {
+        sim_add(s, 100, 0, 0);
+        v[i] = &s->vm[i].v;
+    }
+    n[0] = take_all(s, &s->vm[0], 0, SIZE);
+    n[1] = take_all(s, &s->vm[1], 0, SIZE);
+    g_assert_cmpuint(n[0] * SIZE, ==, CAP);
+    g_assert_cmpuint(n[1], ==, 0);
+    rnic_fair_done(v[0], CAP, n[0]); /* both wait, and there is room */
+    while (rnic_fair_take(v[2], &s->vm[2].sender[n[2]], SIZE, s->us * 1000)) {
+        n[2]++;
+    }
+    g_assert_cmpuint(n[2] * SIZE, >=, RNIC_SLICE);
+    rnic_fair_withdraw(v[2], &s->vm[2].sender[n[2]]);
+    for (unsigned i = 0; i < n[2]; i++) {
+        rnic_fair_posted(v[2], &s->vm[2].sender[i], 48);
+    }
+    rnic_fair_done(v[2], n[2] * 48, n[2]);
+    rnic_fair_settle(v[2]);
+    g_assert_false(v[2]->waits);
+    for (unsigned i = 0; i < 10; i++) { /* these go on */
+        n[i % 2] = take_all(s, &s->vm[i % 2], 0, SIZE);
+        g_assert_cmpuint(n[i % 2], >=, RNIC_SLICE / SIZE);
+        rnic_fair_done(v[i % 2], n[i % 2] * SIZE, n[i % 2]);
+    }
+    n[2] = take_all(s, &s->vm[2], 0, SIZE);
+    g_assert_cmpuint(n[2] * SIZE, <=, 2 * RNIC_SLICE);
+    rnic_fair_done(v[2], n[2] * SIZE, n[2]);
+    for (unsigned i = 0; i < 3; i++) {
+        rnic_fair_withdraw(v[i], &s->vm[i].sender[0]);
+        rnic_fair_settle(v[i]);
+    }
+    sim_free(s);
+}
+
 /* ---- VMs that do not come
  * ---------------------------------------------------------------- */
 
@@ -386,7 +522,7 @@ static void test_late(void)
 static void test_away(void)
 {
     struct sim *s = sim_new(CAP, 1024);
-    uint64_t from, sent;
+    uint64_t from, sent, carried;
 
     sim_add(s, 100, 1, 0);
     sim_turn(s, &s->vm[0]);
@@ -395,23 +531,138 @@ static void test_away(void)
     from = s->us;
     while (!s->vm[1].sent) {
         sim_step(s);
-        g_assert_cmpuint(s->us, <, from + 13000);
+        g_assert_cmpuint(s->us, <, from + 1000 + 2 * PERIOD_US);
     }
-    g_assert_cmpuint(s->us, >=, from + 10000);
+    g_assert_cmpuint(s->us, >=, from + PERIOD_US);
     /* It comes back: what completes now was not counted any more. */
     sent = s->vm[0].sent;
     s->vm[0].away = false;
     sim_run(s, 5000);
     g_assert_cmpuint(s->vm[0].sent, >, sent);
+    sim_run(s, RNIC_FAIR_SLOW * PERIOD_US);
     check_shares(s, 20, 2 * RNIC_SLICE);
-    /* One whose worker is at it is not away. */
+    /* Though it is in its turn: it may stand in a page fault. */
     s->vm[0].away = true;
-    sim_run(s, 1000);
     pthread_mutex_lock(&s->vm[0].vm.dp.token);
-    sent = s->vm[0].v.flying;
-    sim_run(s, 30000);
-    g_assert_cmpuint(s->vm[0].v.flying, ==, sent);
+    sim_run(s, 6 * PERIOD_US);
+    g_assert_cmpuint(sim_flying(&s->vm[0]), ==, 0);
+    carried = s->carried;
+    sim_run(s, 20000);
+    g_assert_cmpuint(s->carried - carried, >=, 19000 * PER_US);
     pthread_mutex_unlock(&s->vm[0].vm.dp.token);
+    sim_free(s);
+}
+
+/* A VM whose worker is slow to come has about what it can take, and others the rest. */
+static void test_slow_worker(void)
+{
+    static const uint64_t us[] = {100, 277, 900};
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(us); i++) {
+        struct sim *s = sim_new(CAP, 1024);
+        uint64_t carried, sent;
+
+        sim_add(s, 100, 1, 0);
+        sim_add(s, 100, 1, 0);
+        s->vm[0].rests = us[i];
+        sim_run(s, 20000);
+        carried = s->carried;
+        sent = s->vm[0].sent;
+        sim_run(s, 50000);
+        g_assert_cmpuint(s->carried - carried, >=, 49000 * PER_US);
+        g_assert_cmpuint((s->vm[0].sent - sent) * 5 / 3, >=,
+                         MIN(25000 * PER_US, 50000 / us[i] * 2 * RNIC_SLICE));
+        sim_free(s);
+    }
+}
+
+/* VM 0 sends by @n channels to peers that take @per_us. */
+static struct sim *slow_new(unsigned n, uint32_t per_us)
+{
+    struct sim *s = sim_new(CAP, 1024);
+
+    sim_add(s, 100, n, 0);
+    sim_add(s, 100, 1, 0);
+    s->vm[0].slow = true;
+    s->vm[0].per_us = per_us;
+    return s;
+}
+
+/* What peers do not take holds up their own VM. */
+static void test_slow_peers(void)
+{
+    static const uint32_t per_us[] = {0, PER_US / 100, PER_US / 25, PER_US / 5};
+    static const unsigned n[] = {1, 8, 64};
+
+    for (unsigned i = 0; i < G_N_ELEMENTS(per_us) * G_N_ELEMENTS(n); i++) {
+        struct sim *s = slow_new(n[i % G_N_ELEMENTS(n)], per_us[i / G_N_ELEMENTS(n)]);
+        uint64_t sent;
+
+        sim_run(s, 10000); /* until that is known */
+        g_assert_cmpuint(s->carried, >=, 6000 * PER_US);
+        s->carried = 0;
+        sent = s->vm[0].sent;
+        sim_run(s, 100000);
+        g_assert_cmpuint(s->carried, >=, 98000 * PER_US);
+        /* And those have what they take. */
+        g_assert_cmpuint(s->vm[0].sent - sent + CAP, >=, 95000ull * s->vm[0].per_us);
+        sim_free(s);
+    }
+}
+
+/* Some that take all at once, now and then. */
+static void test_hostile_peers(void)
+{
+    for (unsigned n = 1; n <= 64; n *= 8) {
+        struct sim *s = slow_new(n, 0);
+        struct simvm *m = &s->vm[0];
+
+        sim_run(s, 10000);
+        for (unsigned k = 0; k < 20; k++) {
+            s->carried = 0;
+            for (unsigned us = 0; us < 10000; us++) {
+                m->per_us = g_queue_get_length(&m->lies) >= n * 15 ? UINT32_MAX : 0;
+                sim_step(s);
+            }
+            g_assert_cmpuint(s->carried, >=, 9000 * PER_US);
+        }
+        sim_free(s);
+    }
+}
+
+/* Many such VMs, and one that sends now and then: it finds room. */
+static void test_seldom(void)
+{
+    struct sim *s = sim_new(CAP, 12);
+    struct simvm *m = &s->vm[VMS - 1];
+    uint64_t sent[VMS];
+
+    for (unsigned i = 0; i < VMS - 1; i++) {
+        sim_add(s, 100, 64, 0);
+        s->vm[i].slow = true;
+    }
+    sim_add(s, 100, 0, 0);
+    m->away = true; /* its turns are here */
+    sim_run(s, 100000);
+    for (unsigned i = 0; i < VMS - 1; i++) {
+        sent[i] = s->vm[i].sent;
+    }
+    for (unsigned round = 0; round < 20; round++) {
+        uint64_t asked = s->us;
+
+        while (sim_look(s, m),
+               !rnic_fair_take(&m->v, &m->sender[0], SIZE, s->us * 1000)) {
+            rnic_fair_settle(&m->v);
+            sim_step(s);
+            g_assert_cmpuint(s->us, <, asked + 100);
+        }
+        sim_post(s, m, 0, 100);
+        rnic_fair_settle(&m->v);
+        sim_run(s, 5000);
+    }
+    for (unsigned i = 0; i < VMS - 1; i++) { /* nor do those stand still */
+        g_assert_cmpuint(s->vm[i].sent, >, sent[i] + CAP);
+    }
     sim_free(s);
 }
 
@@ -427,7 +678,7 @@ static void test_gone(void)
     s->vm[0].away = s->vm[1].away = true; /* it is woken, and goes */
     sent = s->vm[2].sent;
     rnic_fair_gone(&s->vm[0].v);
-    g_assert_cmpuint(s->vm[0].v.flying, ==, 0);
+    g_assert_cmpuint(sim_flying(&s->vm[0]), ==, 0);
     rnic_fair_gone(&s->vm[1].v);
     sim_run(s, 2000);
     g_assert_cmpuint(s->vm[2].sent - sent, >=, 1500 * PER_US);
@@ -517,6 +768,38 @@ static void test_rate(void)
             check_rate(rates[i], sizes[k]);
         }
     }
+}
+
+/* By two NICs, whose turns came at different times, nothing is saved up. */
+static void test_rate_of_two(void)
+{
+    const uint64_t second = 1000000000, hour = 3600 * second;
+    struct sim *s[2];
+    struct simvm *m[2];
+    uint64_t sent = 0;
+
+    for (unsigned i = 0; i < 2; i++) {
+        s[i] = sim_new(CAP, 1024);
+        sim_add(s[i], 100, 0, 1u << 20);
+        m[i] = &s[i]->vm[0];
+        m[i]->v.rate = &m[0]->rate;
+        g_assert_true(rnic_fair_take(&m[i]->v, &m[i]->sender[0], SIZE, (i + 1) * second));
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        sim_post(s[i], m[i], 0, 48);
+    }
+    for (unsigned n = 1; n < 4; n++) {
+        while (rnic_fair_take(&m[0]->v, &m[0]->sender[0], SIZE, n * hour)) {
+            rnic_fair_posted(&m[0]->v, &m[0]->sender[0], SIZE);
+            rnic_fair_done(&m[0]->v, SIZE, 1);
+            sent += SIZE;
+        }
+        rnic_fair_look(&m[0]->v, n * hour);
+        g_assert_cmpuint(sent, <=, n * (RNIC_BURST_BYTES + SIZE));
+        g_assert_cmpuint(sent, >=, n * RNIC_BURST_BYTES);
+    }
+    sim_free(s[0]);
+    sim_free(s[1]);
 }
 
 /* A VM with a limit does not hold up those without, and has what it may. */
@@ -688,6 +971,34 @@ static void test_control(void)
     sim_free(s);
 }
 
+/* What a VM says that goes does not wait, for its limit neither. */
+static void test_last(void)
+{
+    struct sim *s = sim_new(SIZE, 64);
+    struct fixopts o = {0};
+    struct fixpair p;
+
+    sim_add(s, 100, 0, 1);
+    sim_add(s, 100, 2, 0);
+    s->vm[0].away = true; /* its turns are those of fix_turn() */
+    o.fair = &s->vm[0].v;
+    s->vm[0].rate.level = -1;
+    fix_open(&p, &o, 1);
+    sim_turn(s, &s->vm[1]); /* all that may be on its way is another's */
+    p.a.flow[0].to_send = 1000;
+    fix_turn(&p.a);
+    g_assert_cmpuint(p.a.flow[0].sent, ==, 0);
+    rnic_flow_want(&p.a.flow[0].f, false);
+    rnic_fair_last(&s->vm[0].v);
+    fix_push(&p.a.flow[0]);
+    g_assert_cmpuint(p.a.flow[0].sent, ==, 1000);
+    rnic_cq_flush(p.a.cq);
+    fix_settle(&p);
+    g_assert_cmpuint(p.b.flow[0].taken, ==, 1000);
+    fix_close(&p);
+    sim_free(s);
+}
+
 /* A channel that breaks gives back what it had, and a VM that has gone as well. */
 static void test_break(void)
 {
@@ -696,21 +1007,24 @@ static void test_break(void)
     struct fixpair p[2];
 
     sim_add(s, 100, 0, 0);
+    sim_add(s, 100, 0, 0);
     o.fair = &s->vm[0].v;
     fix_open(&p[0], &o, 1);
     fix_open(&p[1], &o, 1);
+    rnic_fair_posted(&s->vm[1].v, &s->vm[1].sender[0], 100);
     for (unsigned i = 0; i < 2; i++) {
         softnic_do("hold 0");
         p[i].a.flow[0].to_send = 1u << 20;
         fix_turn(&p[i].a);
-        g_assert_cmpuint(sim_used(s), >, 0);
+        g_assert_cmpuint(sim_used(s), >, 100);
         if (i) {
             rnic_fair_gone(&s->vm[0].v);
         }
         rnic_channel_drop(p[i].a.ch);
-        g_assert_cmpuint(sim_used(s), ==, 0);
+        g_assert_cmpuint(sim_used(s), ==, 100);
         softnic_do("hold -1");
     }
+    rnic_fair_done(&s->vm[1].v, 100, 1);
     fix_close(&p[0]);
     fix_close(&p[1]);
     sim_free(s);
@@ -719,7 +1033,8 @@ static void test_break(void)
 /* ---- threads
  * ----------------------------------------------------------------------------------- */
 
-#define THREADS 4u
+#define THREADS    4u
+#define LAST_WORDS 1000u
 
 struct threads {
     struct sim *s;
@@ -742,9 +1057,7 @@ static void *thread_main(void *arg)
     while (m->sent < much) {
         uint64_t now = (uint64_t)g_get_monotonic_time() * 1000;
 
-        if (pthread_mutex_trylock(&m->vm.dp.token) != 0) {
-            continue; /* it seemed to be away */
-        }
+        pthread_mutex_lock(&m->vm.dp.token);
         rnic_fair_done(&m->v, on_its_way, (uint32_t)n);
         on_its_way = n = 0;
         rnic_fair_look(&m->v, now);
@@ -778,24 +1091,34 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* No more than may be is on its way, and all threads come to their end. */
+/*
+ * No more than may be is on its way, and all threads come to their end.  Meanwhile a VM
+ * goes, which has no token when it says what may not wait.
+ */
 static void test_threads(void)
 {
     struct threads all = {.s = sim_new(6 * SIZE, 1024)};
+    struct simvm *goes = &all.s->vm[THREADS];
     struct thread t[THREADS];
     pthread_t thread[THREADS];
 
     for (unsigned i = 0; i < THREADS; i++) {
         sim_add(all.s, 100 + 50 * i, 0, 0);
     }
+    sim_add(all.s, 100, 0, 0);
     for (unsigned i = 0; i < THREADS; i++) {
         t[i] = (struct thread){&all, &all.s->vm[i]};
         g_assert_cmpint(pthread_create(&thread[i], NULL, thread_main, &t[i]), ==, 0);
     }
+    for (unsigned i = 0; i < LAST_WORDS; i++) {
+        rnic_fair_posted(&goes->v, &goes->sender[0], 8);
+        sched_yield();
+    }
+    rnic_fair_gone(&goes->v);
     for (unsigned i = 0; i < THREADS; i++) {
         pthread_join(thread[i], NULL);
     }
-    g_assert_cmpuint(atomic_load(&all.worst), <, 7 * SIZE);
+    g_assert_cmpuint(atomic_load(&all.worst), <, 7 * SIZE + LAST_WORDS * 8);
     g_assert_cmpuint(atomic_load(&all.worst), >, 5 * SIZE);
     sim_free(all.s);
 }
@@ -811,16 +1134,24 @@ int main(int argc, char **argv)
     g_test_add_func("/fair/small", test_small);
     g_test_add_func("/fair/requests", test_requests);
     g_test_add_func("/fair/no-savings", test_no_savings);
+    g_test_add_func("/fair/in-turn", test_in_turn);
+    g_test_add_func("/fair/refund", test_refund);
+    g_test_add_func("/fair/slow-worker", test_slow_worker);
+    g_test_add_func("/fair/slow-peers", test_slow_peers);
+    g_test_add_func("/fair/hostile-peers", test_hostile_peers);
+    g_test_add_func("/fair/seldom", test_seldom);
     g_test_add_func("/fair/late", test_late);
     g_test_add_func("/fair/away", test_away);
     g_test_add_func("/fair/gone", test_gone);
     g_test_add_func("/fair/close", test_close);
     g_test_add_func("/fair/rate", test_rate);
+    g_test_add_func("/fair/rate-of-two", test_rate_of_two);
     g_test_add_func("/fair/rate-beside", test_rate_beside);
     g_test_add_func("/fair/default", test_default);
     g_test_add_func("/fair/channels", test_channels);
     g_test_add_func("/fair/control", test_control);
     g_test_add_func("/fair/break", test_break);
+    g_test_add_func("/fair/last", test_last);
     g_test_add_func("/fair/threads", test_threads);
     return g_test_run();
 }

@@ -877,7 +877,8 @@ static void test_shared(void)
     fix_vm_free(v[3]);
     UNTIL(fix_taken(v[0], x[0]) == each && fix_taken(v[1], x[1]) == each);
     fix_pause(v[2], false);
-    UNTIL(fix_taken(v[2], x[2]) == each && fix_all_taken(v[4]) > 3 * each);
+    /* Of the one that has gone it need not have taken anything. */
+    UNTIL(fix_taken(v[2], x[2]) == each && fix_all_taken(v[4]) >= 3 * each);
     rnic_nic_usage(rnic_nic_next(NULL), &u);
     g_assert_cmpuint(u.max_bytes, ==, 65536);
     g_assert_cmpuint(u.max_requests, ==, 16);

@@ -59,6 +59,7 @@ static bool is_full;     /* nothing can be begun */
 static size_t room;      /* what is taken at a time */
 static bool silent;      /* nothing comes by it */
 static bool held_up;     /* others go first */
+static bool refused;     /* likewise: nothing is taken, but of a VM that goes */
 static _Atomic uint64_t due;
 static _Atomic int64_t ahead; /* ns, of the clock */
 
@@ -74,6 +75,7 @@ bool __wrap_rnic_vm_is_used(const struct rnic_vm *rv);
 bool __wrap_rnic_vm_peek(struct rnic_vm *rv);
 bool __wrap_rnic_vm_look(struct rnic_vm *rv, uint64_t now);
 void __wrap_rnic_vm_flush(struct rnic_vm *rv);
+void __wrap_rnic_vm_last(struct rnic_vm *rv);
 uint64_t __wrap_rnic_vm_due(const struct rnic_vm *rv);
 bool __wrap_rnic_vm_arm(struct rnic_vm *rv, uint64_t now);
 void __wrap_rnic_vm_woken(struct rnic_vm *rv);
@@ -162,6 +164,11 @@ bool __wrap_rnic_vm_peek(struct rnic_vm *rv)
 void __wrap_rnic_vm_flush(struct rnic_vm *rv)
 {
     flushed = n_closed;
+}
+
+void __wrap_rnic_vm_last(struct rnic_vm *rv)
+{
+    refused = false;
 }
 
 uint64_t __wrap_rnic_vm_due(const struct rnic_vm *rv)
@@ -285,7 +292,7 @@ ssize_t __wrap_rnic_flow_send(struct rnic_flow *f, const uint8_t *bytes, size_t 
     if (f != begun) {
         return (ssize_t)len;
     }
-    len = MIN(len, room);
+    len = refused ? 0 : MIN(len, room);
     g_assert_cmpuint(len, <=, BYTES - sent.len);
     memcpy(sent.bytes + sent.len, bytes, len);
     sent.len += len;
@@ -475,7 +482,7 @@ static void begin(enum rnic_pair_state s)
     begun = taken = NULL;
     is_full = false;
     room = BYTES;
-    silent = held_up = false;
+    silent = held_up = refused = false;
     atomic_store(&due, UINT64_MAX);
     retry_cnt = 1;
     timeout = 0;
@@ -951,10 +958,30 @@ static void test_leaves(void)
     make_up(&i, &r);
     leave(i);
     room = BYTES;
+    refused = true;
     end();
     g_assert_cmpuint(n_closed, ==, 2);
     g_assert_cmpuint(flushed, ==, 2);
     g_assert_cmpuint(sent.len, >, 0);
+}
+
+/* What waits for its VM's turn is not given up, however long that takes. */
+static void test_held_up(void)
+{
+    struct conn *i, *r;
+
+    begin(RNIC_PAIR_UP);
+    make_up(&i, &r);
+    held_up = true;
+    room = 0;
+    say_bytes(begun, &(struct message){.len = 64}); /* no frame: it says so */
+    REACH(stream_is_closing(i->s));
+    pass(3000);
+    g_assert_cmpuint(number(&n_closed), ==, 0);
+    held_up = false; /* but the channel is full */
+    pass(3000);
+    g_assert_cmpuint(number(&n_closed), ==, 1);
+    end();
 }
 
 /* ---- the peer as initiator ----------------------------------------------------------
@@ -1188,6 +1215,7 @@ int main(int argc, char **argv)
     g_test_add_func("/flows/asked", test_asked);
     g_test_add_func("/flows/not-taken", test_not_taken);
     g_test_add_func("/flows/leaves", test_leaves);
+    g_test_add_func("/flows/held-up", test_held_up);
     g_test_add_func("/flows/opens", test_opens);
     g_test_add_func("/flows/gone", test_gone);
     g_test_add_func("/flows/openeds", test_openeds);
