@@ -171,9 +171,14 @@ static void link_loss(unsigned h)
 /* A VM stands still, for longer or shorter than a channel is silent. */
 static void pause_vm(unsigned h)
 {
+    unsigned before = broken();
+
     vgt_vm(host[h], "pause", h);
     g_usleep((gulong)g_test_rand_int_range(0, 1500) * 1000);
     vgt_vm(host[h], "resume", h);
+    if (broken() > before) {
+        port_off_and_on(h);
+    }
 }
 
 static const struct {
@@ -186,10 +191,17 @@ static const struct {
     {"pause", pause_vm},
 };
 
-static gpointer change_paths(gpointer unused)
+/* How many, of each style. */
+static unsigned n_changes(void)
 {
     const char *env = g_getenv("RNIC_PATHS");
-    unsigned n = env ? (unsigned)strtoul(env, NULL, 10) : MAX(vgt_rounds(CHANGES), LEAST);
+
+    return env ? (unsigned)strtoul(env, NULL, 10) : MAX(vgt_rounds(CHANGES), LEAST);
+}
+
+static gpointer change_paths(gpointer unused)
+{
+    unsigned n = n_changes();
     unsigned count[G_N_ELEMENTS(changes)] = {0};
     g_autoptr(GString) text = g_string_new(NULL);
 
@@ -260,7 +272,8 @@ int main(int argc, char **argv)
 {
     static const struct vgt_both both[] = {{"changes", test_changes}};
 
-    vgt_init(&argc, &argv, VGT_PLAIN_BUILD ? 600 : 300);
+    vgt_init(&argc, &argv,
+             VGT_PLAIN_BUILD ? MAX(600, 6 * n_changes()) : MAX(300, 3 * n_changes()));
     vgt_channels_break();
     vgt_add_both("rnic-paths", both, G_N_ELEMENTS(both));
     return vgt_run();

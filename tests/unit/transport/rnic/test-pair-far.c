@@ -581,7 +581,8 @@ static void test_tokens(void)
     close_stage();
 }
 
-/* Others' requests do not delay those that are expected. */
+/* Others' requests do not delay those that are expected, also if one cannot be refused.
+ */
 static void test_strangers(void)
 {
     struct strangers s = {0};
@@ -590,6 +591,7 @@ static void test_strangers(void)
     open_stage();
     before = softnic_count("calls", "cm_reject");
     softnic_do("delay cm_reject 0 50000");
+    softnic_do("fail cm_reject 2 EIO");
     knock(&s, rnic_cm_find(&the_nic)->port);
     UNTIL(rnic_pair_state(a_wants()) == RNIC_PAIR_UP);
     g_assert_cmpint(softnic_count("calls", "cm_reject"), <, MAX(before, 0) + s.n / 2);
