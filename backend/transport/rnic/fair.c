@@ -25,16 +25,18 @@
  * nothing hangs on a wake-up.
  *
  * A SEND that does not complete is not what keeps the NIC busy: its peer is slow or dead,
- * or its VM does not look at completions.  So none counts for ever.  By the time that its
- * port takes for all that may be on its way, twice for each VM that waits, a NIC has sent
- * what is posted, in whichever order.  That is a period: what VMs take in one, and has
- * not completed at the end of the next, is written off.  Whoever waits sees to that, for
- * all VMs, and needs no token of theirs.  A VM of which something was written off counts
- * as slow, for 32 times the shortest period: it takes no more than its part of one half
- * of what may be on its way, which all slow VMs share, and waits for nobody, and nobody
- * for it, while it has that.  Thus VMs with other peers always have the other half, which
- * is enough for the NIC to be busy.  If it is the NIC that is slow, a fraction of what
- * its port is said to be, more may be on its way, and VMs share it as it serves them.
+ * or its VM does not look at completions.  So none counts for ever.  A period is twice
+ * the time that the port takes for all that may be on its way, for each VM that waits: by
+ * then a NIC has sent what it had, even if it serves queue pairs in turn.  What VMs take
+ * in a period and has not completed at the end of the next is written off.  Whoever waits
+ * sees to that, for all VMs, and needs no token of theirs.
+ *
+ * A VM of which something was written off counts as slow, for 32 of the shortest periods.
+ * All slow ones share half of what may be on its way.  One that has its part of that
+ * leaves the heap: neither does it wait for others, nor they for it.  So VMs with other
+ * peers always have the other half, which is enough for the NIC to be busy.  A NIC that
+ * sends a fraction of what its port is said to has more on its way, and is shared as it
+ * serves its queue pairs.
  *
  * Channels of one VM that wait take turns, of 64 KiB: then the first of its queue goes to
  * the end, if it wants more.

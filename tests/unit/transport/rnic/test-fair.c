@@ -509,6 +509,7 @@ static void test_late(void)
     /* What it has on its way comes back, or is not counted. */
     m->away = true;
     sim_run(s, 15000);
+    g_assert_false(s->vm[0].v.waits);
     carried = s->carried;
     sim_run(s, 20000);
     g_assert_cmpuint(s->carried - carried, >=, (20000 - 1000 - 10) * PER_US - CAP);
