@@ -441,7 +441,10 @@ void vgt_usage_returns(const struct vg_usage *want)
 
     for (int i = 0; i < vg_patience(500); i++) {
         vg_daemon_usage(vgt_daemon, &now);
-        if (same_usage(&now, want)) {
+        /* On a machine that stood still @want may be of a moment at which it held more.
+         */
+        if (now.fds <= want->fds && now.maps <= want->maps &&
+            now.threads <= want->threads) {
             return;
         }
         g_usleep(10000);

@@ -145,8 +145,8 @@ int64_t vgt_counter(const char *vm, const char *group, const char *name);
 unsigned vgt_waiting_gids(const char *vm);
 void vgt_await_counter(const char *vm, const char *group, const char *name, int64_t n);
 
-/* What the daemon holds once it has stopped changing for 100 ms; and wait until
- * it holds the same number of descriptors, guest mappings and threads again. */
+/* What the daemon holds once it has stopped changing for 400 ms; and wait until
+ * it holds no more descriptors, guest mappings and threads than that. */
 void vgt_usage_settled(struct vg_usage *u);
 void vgt_usage_returns(const struct vg_usage *want);
 

@@ -69,7 +69,7 @@ static uint64_t pack(uint64_t bytes, uint32_t requests)
     return (uint64_t)requests << BYTE_BITS | bytes;
 }
 
-/* ---- what is on its way ------------------------------------------------------------ */
+/* ---- what is on its way ---- */
 
 /* What @v has taken of `used`, which has it already. */
 static void fair_own(struct rnic_fair_vm *v, uint64_t what)
@@ -136,8 +136,7 @@ static bool fair_spares_half(const struct rnic_fair_vm *v)
            used >> BYTE_BITS < (its >> BYTE_BITS) + (most >> BYTE_BITS) / 2;
 }
 
-/* ---- the heap: with the lock ---------------------------------------------------------
- */
+/* ---- the heap: with the lock ---- */
 
 static uint64_t fair_time(const struct rnic_fair_vm *v, uint64_t bytes)
 {
@@ -290,8 +289,7 @@ static bool fair_reserve_in_turn(struct rnic_fair_vm *v, uint32_t bytes, uint64_
     return ok;
 }
 
-/* ---- a limit
- * --------------------------------------------------------------------------- */
+/* ---- a limit ---- */
 
 void rnic_rate_init(struct rnic_rate *r, uint64_t bytes_per_second)
 {
@@ -327,8 +325,7 @@ static uint64_t rate_due(const struct rnic_rate *r)
     return r->level > 0 ? 0 : r->since + (uint64_t)-r->level / r->rate + 1;
 }
 
-/* ---- under the token
- * -------------------------------------------------------------------- */
+/* ---- under the token ---- */
 
 static bool others_wait(const struct rnic_fair_vm *v)
 {
@@ -476,8 +473,7 @@ uint64_t rnic_fair_due(const struct rnic_fair_vm *v)
     return v->refused ? v->looked + RNIC_FAIR_LATE_NS : 0;
 }
 
-/* ---- main thread
- * --------------------------------------------------------------------------- */
+/* ---- main thread ---- */
 
 uint64_t rnic_fair_default(uint64_t mbit_s)
 {
