@@ -157,18 +157,25 @@ static void expect_started(const char *expected)
     g_assert_cmpstr(s->str, ==, expected);
 }
 
-/* The same, once a timer is over. */
-static void await_started(const char *expected)
+/* A turn may end early, and a timer may have to be over. */
+static void await_number(unsigned n)
 {
     gint64 end = g_get_monotonic_time() + 10 * G_USEC_PER_SEC;
+
+    while (atomic_load(&n_started) < n && g_get_monotonic_time() < end) {
+        g_usleep(1000);
+    }
+    settle();
+}
+
+static void await_started(const char *expected)
+{
     unsigned n = 1;
 
     for (const char *c = expected; *c; c++) {
         n += *c == ' ';
     }
-    while (atomic_load(&n_started) < n && g_get_monotonic_time() < end) {
-        g_usleep(1000);
-    }
+    await_number(n);
     expect_started(expected);
 }
 
@@ -312,10 +319,10 @@ static void test_full(void)
     for (unsigned i = 0; i < QP_WINDOW + 10; i++) {
         post(PVRDMA_WR_RDMA_WRITE, i % 8 ? 0 : PVRDMA_SEND_SOLICITED);
     }
-    settle();
+    await_number(QP_WINDOW);
     g_assert_cmpuint(atomic_load(&n_started), ==, QP_WINDOW);
     done(9);
-    settle();
+    await_number(QP_WINDOW + 10);
     g_assert_cmpuint(atomic_load(&n_started), ==, QP_WINDOW + 10);
     done(QP_WINDOW - 1);
     for (unsigned i = 0; i < 60; i++) { /* the CQ has 64 */
