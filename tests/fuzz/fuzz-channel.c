@@ -98,12 +98,12 @@ static struct {
     struct rnic_channel *ch;
     struct fuzz_flow flow[N_FLOWS];
     struct model index[INDICES];
-    uint8_t uses[RNIC_FLOWS], answered[RNIC_FLOWS]; /* the peer's indices */
-    uint32_t waiting[RNIC_OPENS];                   /* OPENs, for us to answer */
+    uint8_t uses[RNIC_FLOWS];      /* the peer's indices */
+    uint16_t answered[RNIC_FLOWS]; /* likewise: answers that are not sent yet */
+    uint32_t waiting[RNIC_OPENS];  /* OPENs, for us to answer */
     unsigned n_waiting, unanswered;
     uint8_t again[INDICES]; /* it was used before */
     bool unsure, odd;       /* of flows; completions were not as they should be */
-    bool acted;             /* a flow has, within a look */
     struct ibv_mr mr;
     struct ibv_wc wc[CQES];
     unsigned wc_first, wc_next;
@@ -291,7 +291,7 @@ static void nic_check_frame(const struct rnic_frame *f, const uint8_t *bytes)
         break;
     case RNIC_OPENED:
         CHECK(word(bytes) < RNIC_FLOWS && z.answered[word(bytes)] && z.unanswered);
-        z.answered[word(bytes)] = 0;
+        z.answered[word(bytes)]--;
         z.unanswered--;
         m = model(word(bytes + 4));
         CHECK(word(bytes + 4) ? m && m->peer == word(bytes) && !m->told : true);
@@ -456,7 +456,7 @@ static void answer_open(uint32_t peer, bool accept)
     static const uint8_t bytes[8];
     struct fuzz_flow *x = accept ? free_flow() : NULL;
 
-    z.answered[peer] = 1;
+    z.answered[peer]++; /* a liar opens what it cannot know to be refused */
     if (x && rnic_flow_accept(z.ch, &x->f, peer, bytes, sizeof(bytes))) {
         use_flow(x, (struct model){.peer = peer});
         reached[PEER_OPENS].is = true;
@@ -578,8 +578,9 @@ static void look(void)
         check();
     }
     check();
-    /* What a flow has done meanwhile may have made good what was a lie when it came. */
-    CHECK(!z.liar || z.acted || z.ch->phase >= RNIC_BREAKING || z.ch->rx.lost);
+    /* Of several, what was told within the look may make good what was a lie when it
+     * came. */
+    CHECK(!z.liar || z.many || z.ch->phase >= RNIC_BREAKING || z.ch->rx.lost);
 }
 
 /* ---- the peer ---- */
@@ -884,7 +885,7 @@ static void has_whim(struct fuzz_flow *x)
     unsigned whim = x->whim;
 
     x->whim = 0;
-    z.acted = true;
+    z.unsure = true; /* the model is told of what comes before it is taken */
     reached[WHIM].is = true;
     if (whim == 1) {
         close_flow(x);
