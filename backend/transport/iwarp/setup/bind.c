@@ -472,12 +472,19 @@ void setup_bind_came(struct peer *from, const struct peer_bind *b)
 
 /* ---- the connection ---- */
 
+/* The pair of its VM with that at @peer, which is to have a channel; NULL: they have
+ * none. */
+static struct rnic_pair *setup_want(const struct conn *c, struct peer *peer)
+{
+    struct rnic_vm *rv = flows_channels(c->net);
+
+    return rv ? rnic_pair_want(rv, peer, c->location.claim.owner, c->network) : NULL;
+}
+
 /* The peer, which is at @peer, awaits it. */
 static void setup_connect(struct conn *c, struct peer *peer)
 {
-    struct rnic_vm *rv = flows_channels(c->net);
-    struct rnic_pair *p =
-        rv ? rnic_pair_want(rv, peer, c->location.claim.owner, c->network) : NULL;
+    struct rnic_pair *p = setup_want(c, peer);
     enum rnic_pair_state state = p ? rnic_pair_state(p) : RNIC_PAIR_NONE;
 
     if (state == RNIC_PAIR_UP) {
@@ -491,10 +498,8 @@ static void setup_connect(struct conn *c, struct peer *peer)
 
 void setup_is_up(struct conn *c)
 {
-    struct rnic_vm *rv =
-        c->reliable && !flow_is_carrier(c->s) ? flows_channels(c->net) : NULL;
     struct rnic_pair *p =
-        rv ? rnic_pair_want(rv, c->peer, c->location.claim.owner, c->network) : NULL;
+        c->reliable && !flow_is_carrier(c->s) ? setup_want(c, c->peer) : NULL;
 
     if (p && rnic_pair_state(p) == RNIC_PAIR_UP && rnic_pair_channel(p)) {
         conn_defer(c, DEFERRED_CHANNEL);
