@@ -9,15 +9,29 @@
 
 /* ---- they are made ---- */
 
+static void one_nic(void)
+{
+    softnic_do("add p0 10.3.0.1");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_nics();
+}
+
+static void two_nics(void)
+{
+    softnic_do("add p0 10.3.0.1");
+    softnic_do("add p1 10.3.0.2");
+    fix_group("n0", "p0", "10.3.0.1", NULL);
+    fix_group("n1", "p1", "10.3.0.2", NULL);
+    fix_nics();
+}
+
 static void test_up(void)
 {
     struct fixvm *a, *b;
     struct rnic_pair *p, *q;
 
     fix_start();
-    softnic_do("add p0 10.3.0.1");
-    fix_group("n0", "p0", "10.3.0.1", NULL);
-    fix_nics();
+    one_nic();
     a = fix_vm("net", 1);
     b = fix_vm("net", 2);
     g_assert_false(rnic_vm_is_used(a->rv));
@@ -106,15 +120,6 @@ static void test_networks(void)
 
 /* ---- NICs ---- */
 
-static void two_nics(void)
-{
-    softnic_do("add p0 10.3.0.1");
-    softnic_do("add p1 10.3.0.2");
-    fix_group("n0", "p0", "10.3.0.1", NULL);
-    fix_group("n1", "p1", "10.3.0.2", NULL);
-    fix_nics();
-}
-
 static char *nic_name(struct fixvm *v, const struct rnic_pair *p)
 {
     char *name;
@@ -182,9 +187,7 @@ static void test_loss(gconstpointer which)
         int fd;
 
         fix_start();
-        softnic_do("add p0 10.3.0.1");
-        fix_group("n0", "p0", "10.3.0.1", NULL);
-        fix_nics();
+        one_nic();
         fd = TAILQ_FIRST(&rnic_cms)->ctx->cmd_fd;
         g_assert_cmpint(fstat(fd, &before), ==, 0);
         a = fix_vm("net", 1);
@@ -235,9 +238,7 @@ static void test_removed(void)
     struct rnic_pair *p;
 
     fix_start();
-    softnic_do("add p0 10.3.0.1");
-    fix_group("n0", "p0", "10.3.0.1", NULL);
-    fix_nics();
+    one_nic();
     a = fix_vm("net", 1);
     b = fix_vm("net", 2);
     p = fix_want(a, b);
@@ -280,9 +281,7 @@ static void test_suspend_slowly(void)
     struct fixvm *v[11];
 
     fix_start();
-    softnic_do("add p0 10.3.0.1");
-    fix_group("n0", "p0", "10.3.0.1", NULL);
-    fix_nics();
+    one_nic();
     for (unsigned i = 0; i < 11; i++) {
         v[i] = fix_vm("net", 1 + i);
         if (i) {
@@ -393,9 +392,7 @@ static void test_vm_goes(void)
 
         fix_start();
         rnic_token_ms = 100; /* who waits for the other one's request */
-        softnic_do("add p0 10.3.0.1");
-        fix_group("n0", "p0", "10.3.0.1", NULL);
-        fix_nics();
+        one_nic();
         v[0] = fix_vm("net", 1);
         v[1] = fix_vm("net", 2);
         p = fix_want(v[n % 2], v[!(n % 2)]);
@@ -429,9 +426,7 @@ static void test_vm_goes_slowly(void)
 
         fix_start();
         rnic_token_ms = 400;
-        softnic_do("add p0 10.3.0.1");
-        fix_group("n0", "p0", "10.3.0.1", NULL);
-        fix_nics();
+        one_nic();
         a = fix_vm("net", 1);
         b = fix_vm("net", 2);
         calls = softnic_count("calls", slow[i]);
@@ -459,9 +454,7 @@ static void test_last_words(void)
     bool opened;
 
     fix_start();
-    softnic_do("add p0 10.3.0.1");
-    fix_group("n0", "p0", "10.3.0.1", NULL);
-    fix_nics();
+    one_nic();
     a = fix_vm("net", 1);
     b = fix_vm("net", 2);
     p = fix_want(a, b);
@@ -500,9 +493,7 @@ static void test_patience(void)
     struct rnic_pair *p;
 
     fix_start();
-    softnic_do("add p0 10.3.0.1");
-    fix_group("n0", "p0", "10.3.0.1", NULL);
-    fix_nics();
+    one_nic();
     rnic_make_ms = 20;
     a = fix_vm("net", 1);
     b = fix_vm("net", 2);
@@ -529,9 +520,7 @@ static void test_late_failure(void)
     struct rnic_pair *p;
 
     fix_start();
-    softnic_do("add p0 10.3.0.1");
-    fix_group("n0", "p0", "10.3.0.1", NULL);
-    fix_nics();
+    one_nic();
     rnic_make_ms = 20;
     a = fix_vm("net", 1);
     b = fix_vm("net", 2);
@@ -638,9 +627,7 @@ static void test_no_memory(void)
     struct rnic_pair *p, *q;
 
     fix_start();
-    softnic_do("add p0 10.3.0.1");
-    fix_group("n0", "p0", "10.3.0.1", NULL);
-    fix_nics();
+    one_nic();
     for (unsigned i = 0; i < 3; i++) {
         v[i] = fix_vm("net", 1 + i);
     }
@@ -678,9 +665,7 @@ static void test_rest(void)
     struct rnic_pair *p, *q;
 
     fix_start();
-    softnic_do("add p0 10.3.0.1");
-    fix_group("n0", "p0", "10.3.0.1", NULL);
-    fix_nics();
+    one_nic();
     a = fix_vm("net", 1);
     b = fix_vm("net", 2);
     for (unsigned i = 0; i < 2; i++) {
@@ -727,9 +712,7 @@ static void test_idle(void)
     struct rnic_pair *p[4];
 
     fix_start();
-    softnic_do("add p0 10.3.0.1");
-    fix_group("n0", "p0", "10.3.0.1", NULL);
-    fix_nics();
+    one_nic();
     for (unsigned i = 0; i < 5; i++) {
         v[i] = fix_vm("net", 10 + i);
     }
@@ -777,9 +760,7 @@ static void test_carousel(void)
     struct rnic_pair *p[3];
 
     fix_start();
-    softnic_do("add p0 10.3.0.1");
-    fix_group("n0", "p0", "10.3.0.1", NULL);
-    fix_nics();
+    one_nic();
     for (unsigned i = 0; i < 4; i++) {
         v[i] = fix_vm("net", 10 + i);
     }
@@ -816,9 +797,7 @@ static void test_another_owner(void)
     struct rnic_pair *p;
 
     fix_start();
-    softnic_do("add p0 10.3.0.1");
-    fix_group("n0", "p0", "10.3.0.1", NULL);
-    fix_nics();
+    one_nic();
     a = fix_vm("net", 10);
     b = fix_vm("net", 20);
     p = fix_want(b, a);
@@ -899,9 +878,7 @@ static void test_options(void)
     int64_t before;
 
     fix_start();
-    softnic_do("add p0 10.3.0.1");
-    fix_group("n0", "p0", "10.3.0.1", NULL);
-    fix_nics();
+    one_nic();
     for (unsigned i = 0; i < 2; i++) {
         struct fixvm *a, *b;
         struct rnic_pair *p;
@@ -947,9 +924,7 @@ static void test_rights(void)
     rnic_verbs = &spy;
     all_local = true;
     fix_start();
-    softnic_do("add p0 10.3.0.1");
-    fix_group("n0", "p0", "10.3.0.1", NULL);
-    fix_nics();
+    one_nic();
     a = fix_vm("net", 1);
     b = fix_vm("net", 2);
     fix_expect(fix_want(a, b), RNIC_PAIR_UP);
@@ -982,9 +957,7 @@ static void test_configured(void)
     struct fixvm *a, *b;
 
     fix_start();
-    softnic_do("add p0 10.3.0.1");
-    fix_group("n0", "p0", "10.3.0.1", NULL);
-    fix_nics();
+    one_nic();
     fix_shares = 300;
     fix_rate = 5000000;
     a = fix_vm("net", 1);
