@@ -74,7 +74,7 @@ static void test_qp_row(void)
     }
     vgt_recv(&p.s[0], 9, 0, 64);                                   /* stays */
     vgt_send(&p.s[0], 7, PVRDMA_WR_SEND, VGT_SIG, 0, 64, NULL, 0); /* RNR */
-    vgt_expect_none(p.s[0].scq, 20);
+    vgt_await_counter("vm0", "datapath", "rnr_waits", 1);
 
     node = vg_ctl_json(vgt_daemon, "qp list vm0");
     row = vg_qp_row(node, p.s[0].qp->handle);

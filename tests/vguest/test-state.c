@@ -272,8 +272,10 @@ static void test_sqd(void)
 {
     struct vgt_pair p;
     struct vg_qp *qp;
+    int64_t waits;
 
     vgt_pair_open(&p, 0, 1, NULL);
+    waits = vgt_counter("vm0", "datapath", "rnr_waits");
     qp = p.s[0].qp;
     /* Nothing in flight: drained at once. */
     g_assert_cmpint(to_sqd(qp, true), ==, 0);
@@ -284,6 +286,7 @@ static void test_sqd(void)
      * stream already, which may take longer than is waited here. */
     vgt_write_once(&p, 0);
     vgt_send(&p.s[0], 1, PVRDMA_WR_SEND, VGT_SIG, 0, 8, NULL, 0);
+    vgt_await_counter("vm0", "datapath", "rnr_waits", waits + 1); /* it has begun */
     vgt_expect_none(p.s[0].scq, 20);
     g_assert_cmpint(to_sqd(qp, true), ==, 0);
     g_assert_false(vg_event_wait(p.s[0].g, PVRDMA_EVENT_SQ_DRAINED, qp->handle, 50));
