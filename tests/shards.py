@@ -70,6 +70,8 @@ SHARDS = {
     'rnic': Shard('virtual guests over channels of an RDMA NIC in memory, with AddressSanitizer '
                   'and UndefinedBehaviorSanitizer', VIRTUAL, 'asan'),
     'tsan': Shard('the rest of unit and vguest with ThreadSanitizer', VIRTUAL, 'tsan'),
+    'rnic-tsan': Shard('virtual guests over channels of an RDMA NIC in memory, with '
+                       'ThreadSanitizer', VIRTUAL, 'tsan'),
     'rounds': Shard('virtual guests: what only some of many rounds show; 1,000 moves', VIRTUAL),
     'rounds-asan': Shard('the same with AddressSanitizer and UndefinedBehaviorSanitizer',
                          VIRTUAL),

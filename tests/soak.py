@@ -42,14 +42,11 @@ def plain(name, **settings):
     return tasks
 
 
-def tsan(args):
-    return [runner.sanitizer_task('tsan', 'tsan', args.builddir,
-                                  ((runner.suites(['soak-tsan']), 1),), LIMIT)]
-
-
-def rnic(args):
-    return [runner.sanitizer_task('rnic', 'asan', args.builddir,
-                                  ((runner.suites(['soak-rnic']), 1),), LIMIT)]
+def sanitized(name, kind):
+    def tasks(args):
+        return [runner.sanitizer_task(name, kind, args.builddir,
+                                      ((runner.suites(['soak-' + name]), 1),), LIMIT)]
+    return tasks
 
 
 def repeating(args, *paths):
@@ -167,7 +164,9 @@ def libvirt(args):
 # What each of shards.SHARDS runs.
 TASKS = {
     **{name: vm(name) for name, shard in shards.SHARDS.items() if shard.by == 'vm'},
-    'plain': plain('plain'), 'quiet': plain('quiet', VGUEST_JUDGE='1'), 'rnic': rnic, 'tsan': tsan,
+    'plain': plain('plain'), 'quiet': plain('quiet', VGUEST_JUDGE='1'),
+    'rnic': sanitized('rnic', 'asan'), 'tsan': sanitized('tsan', 'tsan'),
+    'rnic-tsan': sanitized('rnic-tsan', 'tsan'),
     'rounds': rounds, 'rounds-asan': sanitized_rounds('asan', 'vguest', 'tcp', 'reset'),
     'rounds-tsan': sanitized_rounds('tsan', 'vguest'),
     'fuzz': fuzz,
