@@ -108,6 +108,10 @@ class LibvirtHost:
         open(path, 'a').close()
         os.symlink(path, self.session.path('%s-%s' % (self.name, name)))
 
+    def log(self, name):
+        """Of a guest's QEMU."""
+        return os.path.join(self.dir, 'log', name + '.log')
+
     def path(self, name):
         """Outside, of what is /run/guests/NAME inside."""
         return os.path.join(self.guests, name)

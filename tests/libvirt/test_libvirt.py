@@ -6,6 +6,8 @@ The peer is a plain guest of the first host.  A shard of `make soak`, since the 
 libvirt has to be fetched.
 """
 
+import os
+import re
 import time
 
 import libvirt_hosts
@@ -85,13 +87,18 @@ class LibvirtTest(test_migrate.HostsTest):
         self.assertEqual(source['bytes'], target['bytes'])
 
     def refuse(self, settings, said, reason):
-        """virsh migrate, while the target's [vm] group has these settings: it says
-        @said, the daemon there has @reason, and the VM runs on where it is."""
+        """virsh migrate, while the target's [vm] group has these settings: it, or QEMU
+        there, says @said, the daemon there has @reason, and the VM runs on where it is."""
         there = 1 - self.here
         daemon = self.daemons[there]
         daemon.declare(MOVER, settings)
         try:
-            self.assertIn(said, self.mover.try_move(self.libvirt[there]))
+            with open(self.libvirt[there].log(self.mover.name)) as log:
+                log.seek(0, os.SEEK_END)
+                words = self.mover.try_move(self.libvirt[there])
+                # libvirt hears of the one QEMU or of the other first.
+                self.assertRegex(words, 'operation failed: .*Sibling|' + re.escape(said))
+                self.assertIn(said, words + log.read())
             self.mover.wait_status('running')
             self.assertIsNone(self.libvirt_state(there))
             if reason:
