@@ -232,8 +232,10 @@ static void tcp_take(struct vm_net *vn, struct turn *t)
 }
 
 /* What is left to do for it in the next turn? */
-static bool poll_goes_on(const struct stream *s, uint64_t *due, uint64_t now)
+static bool poll_goes_on(const struct conn *c, uint64_t *due, uint64_t now)
 {
+    const struct stream *s = c->s;
+
     if (s->rx_phase == RX_GRACE) {
         *due = MIN(*due, now + GRACE_NS);
         return true;
@@ -246,7 +248,7 @@ static bool poll_goes_on(const struct stream *s, uint64_t *due, uint64_t now)
         return true;
     }
     if (s->ack_due) { /* it waits for a message to go with */
-        *due = MIN(*due, s->ack_at + TX_ACK_WAIT_NS);
+        *due = MIN(*due, tx_ack_until(c));
         return true;
     }
     return false;
@@ -284,13 +286,14 @@ static void tcp_end_turn(struct vm_net *vn)
             continue;
         }
         now = now ? now : now_ns();
-        if (!c->s || !poll_goes_on(c->s, &due, now)) {
+        if (!c->s || !poll_goes_on(c, &due, now)) {
             conn_no_work(c);
         }
     }
     if (G_UNLIKELY(tcp_vm_rnic(net))) {
         flows_flush(net);
     }
+    tx_told(net);
     poll_set_due(net, due);
 }
 

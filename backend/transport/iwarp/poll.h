@@ -33,6 +33,8 @@ struct tcp_vm {
     struct flow_queue dropped;  /* of them: to be freed; under flow.c's news_lock */
     _Atomic bool flows_dropped; /* there are some */
     uint64_t now;               /* ns, of the turn */
+    /* ns: when an ACK that goes alone was staged in this turn, or 0; what that takes. */
+    uint64_t told_at, ack_ns;
     /* The main thread's, see bind.c. */
     struct share streams;
     LIST_HEAD(, port_share) ports;

@@ -38,6 +38,10 @@
 /* Large messages between two looks at how long segments may be. */
 #define MULPDU_EVERY 64u
 
+/* How long an ACK waits, without what telling it takes, of which no more is counted. */
+#define ACK_WAIT_NS 10000u
+#define ACK_MOST_NS 100000u
+
 /* Of a READ that is answered, per look at the clock. */
 #define ANSWER_SLICE 65536u
 
@@ -417,7 +421,7 @@ static void tx_notify_with(struct conn *c)
         s->ack_due = false;
         s->ping_pong = true;
     } else if (s->ack_at && !s->ping_pong) {
-        s->ping_pong = now_ns() - s->ack_at < TX_ACK_WAIT_NS;
+        s->ping_pong = now_ns() < tx_ack_until(c);
         s->ack_at = 0;
     }
 }
@@ -558,16 +562,35 @@ void tx_jobs(struct conn *c, struct turn *t)
  * A guest that answers what it receives sends soon after it: then the ACK goes in the
  * same call to the carrier, which is most of what a small message costs.  One that does
  * not is waited for in vain once; its ACKs go at once from then on, until it does again.
+ * The longer that call takes, the longer it pays to wait: a NIC of the kernel's works
+ * within it, on a slow machine for longer than a guest needs to answer.
  */
-static bool tx_ack_may_wait(struct stream *s)
+uint64_t tx_ack_until(const struct conn *c)
 {
+    return c->s->ack_at + ACK_WAIT_NS + 2 * c->net->ack_ns;
+}
+
+void tx_told(struct tcp_vm *net)
+{
+    if (net->told_at) {
+        uint64_t took = MIN(now_ns() - net->told_at, ACK_MOST_NS);
+
+        net->ack_ns += (int64_t)(took - net->ack_ns) / 8;
+        net->told_at = 0;
+    }
+}
+
+static bool tx_ack_may_wait(struct conn *c)
+{
+    struct stream *s = c->s;
     uint64_t now = now_ns();
 
     if (s->ping_pong && !s->rnr_due && !s->nak_due && !s->ready_due &&
-        now - s->ack_at < TX_ACK_WAIT_NS) {
+        now < tx_ack_until(c)) {
         return true;
     }
     s->ack_at = now;
+    c->net->told_at = c->net->told_at ? c->net->told_at : now;
     return false;
 }
 
@@ -578,7 +601,7 @@ void tx_notify(struct conn *c)
     if (s->phase != STREAM_OPEN || s->backlog) {
         return;
     }
-    if (s->ack_due && !tx_ack_may_wait(s)) {
+    if (s->ack_due && !tx_ack_may_wait(c)) {
         tx_put_ctl(c, CTL_ACK, s->ack, 0);
         s->ack_due = s->ping_pong = false;
     }

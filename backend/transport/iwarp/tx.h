@@ -11,9 +11,11 @@
 struct outcome tx_start(struct conn *c, struct qp *qp, struct send_op *op);
 /* Answer READs and atomics. */
 void tx_jobs(struct conn *c, struct turn *t);
-/* What is to be told of the messages that came; an ACK may wait for TX_ACK_WAIT_NS. */
+/* What is to be told of the messages that came; an ACK may wait until tx_ack_until(). */
 void tx_notify(struct conn *c);
-#define TX_ACK_WAIT_NS 10000u
+uint64_t tx_ack_until(const struct conn *c);
+/* The carriers have what a turn's tx_notify() has told: what did that take? */
+void tx_told(struct tcp_vm *net);
 /* Hand what is staged to the carrier. */
 void tx_flush(struct tcp_scratch *x);
 /* It takes more. */

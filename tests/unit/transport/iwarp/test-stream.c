@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * What a queue pair's stream keeps in memory of a peer that does not read, or whose input
- * cannot be looked at yet: docs/hosts.md says how much.
+ * cannot be looked at yet: docs/hosts.md says how much.  And which ACKs go by themselves.
  */
 #include "streamdev.h"
 
@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "transport/iwarp/tx.h"
 #include "transport/iwarp/wire/control_stags.h"
 
 #define KIB 1024u
@@ -152,6 +153,92 @@ static void test_answers(void)
     end();
 }
 
+/* ---- ACKs that wait for a message to go with ---- */
+
+#define HOUR (3600ull * 1000000000ull)
+
+/* The next message of the peer's; how many bytes the device has to say then. */
+static size_t next_answer(void)
+{
+    GByteArray *bytes = g_byte_array_new();
+    struct rdmap_segment seg;
+    size_t got = 0;
+
+    rdmap_begin(&seg, RDMAP_WRITE);
+    seg.ddp.stag = CTL_FIRST_KEY; /* no bytes, no key */
+    streamdev_segment(bytes, &seg, 0, 0, true);
+    give(bytes);
+    g_byte_array_unref(bytes);
+    drain(&got);
+    return got;
+}
+
+static size_t own_message(void)
+{
+    struct pvrdma_sq_wqe_hdr h = {.opcode = PVRDMA_WR_RDMA_WRITE,
+                                  .wr.rdma = {STREAMDEV_VA, 0x1000}};
+    size_t got = 0;
+
+    streamdev_post_send(&d, h, 8);
+    drain(&got);
+    return got;
+}
+
+static void acks(void *unused)
+{
+    struct stream *s = streamdev_stream(&d);
+    struct tcp_vm *net = d.qp->req.conn->net;
+    size_t ack, alone, with, none = 0;
+
+    /* At once, and the VM sends long after that. */
+    ack = next_answer();
+    g_assert_cmpuint(ack, >, 0);
+    g_assert_false(s->ack_due);
+    g_assert_cmpuint(net->told_at, ==, 0);
+    g_assert_cmpuint(net->ack_ns, >, 0);
+    s->ack_at = 1;
+    net->ack_ns = 0;
+    alone = own_message();
+    g_assert_false(s->ping_pong);
+    /* Soon, as to what an ACK costs. */
+    next_answer();
+    net->ack_ns = HOUR;
+    g_assert_cmpuint(own_message(), ==, alone);
+    g_assert_true(s->ping_pong);
+    /* So the next one waits, and goes with a message. */
+    g_assert_cmpuint(next_answer(), ==, 0);
+    drain(&none);
+    g_assert_cmpuint(none, ==, 0);
+    g_assert_true(s->ack_due);
+    with = own_message();
+    g_assert_cmpuint(with, >=, alone + ack);
+    g_assert_false(s->ack_due);
+    g_assert_true(s->ping_pong);
+    /* In vain: it goes alone, and so does the next one. */
+    g_assert_cmpuint(next_answer(), ==, 0);
+    net->ack_ns = 0;
+    s->ack_at = 1;
+    drain(&none);
+    g_assert_cmpuint(none, ==, ack);
+    g_assert_false(s->ping_pong);
+    g_assert_cmpuint(next_answer(), ==, ack);
+    /* One that took long, as its thread was not run, does not count for much. */
+    net->ack_ns = 0;
+    for (unsigned i = 0; i < 1000; i++) {
+        net->told_at = 1;
+        tx_told(net);
+        g_assert_cmpuint(net->ack_ns, <=, 100000);
+    }
+    g_assert_cmpuint(net->ack_ns, >, 99000);
+}
+
+static void test_acks(void)
+{
+    begin();
+    streamdev_on_worker(&d, acks, NULL);
+    end();
+}
+
 /* ---- what waits for a key to be taken away ---- */
 
 #define N_WRITES 800u
@@ -249,6 +336,7 @@ int main(int argc, char **argv)
     g_test_add_func("/stream/sizes", test_sizes);
     g_test_add_func("/stream/sends", test_sends);
     g_test_add_func("/stream/answers", test_answers);
+    g_test_add_func("/stream/acks", test_acks);
     g_test_add_func("/stream/waiting", test_waiting);
     return g_test_run();
 }
