@@ -67,6 +67,12 @@ char *vg_daemon_socket(const struct vg_daemon *d, unsigned vm)
     return g_strdup_printf("%s/vm%u.sock", d->dir, vm);
 }
 
+/* All daemons have this NIC of the machine; NULL: each has one in memory. */
+static const char *real_nic(void)
+{
+    return g_getenv("VGUEST_NIC");
+}
+
 static void write_config(struct vg_daemon *d, const struct vg_daemon_opts *o)
 {
     GString *s = g_string_new("[daemon]\n");
@@ -91,7 +97,8 @@ static void write_config(struct vg_daemon *d, const struct vg_daemon_opts *o)
         g_string_append_printf(s, "%s\n", o->daemon_keys);
     }
     if (d->nic) {
-        g_string_append_printf(s, "[nic soft0]\ndevice=soft0\naddress=%s\n%s\n", d->nic,
+        g_string_append_printf(s, "[nic soft0]\ndevice=%s\naddress=%s\n%s\n",
+                               real_nic() ? real_nic() : "soft0", d->nic,
                                o->nic_keys ? o->nic_keys : "");
     }
     for (unsigned i = 0; i < o->n_vms; i++) {
@@ -204,7 +211,7 @@ static void spawn(struct vg_daemon *d, const int *fds, unsigned n, const char *n
     for (unsigned i = 0; i < n; i++) {
         targets[i] = 3 + (int)i;
     }
-    if (d->nic) {
+    if (d->nic && !real_nic()) {
         g_autofree char *add = g_strdup_printf("add soft0 %s", d->nic);
 
         env = g_environ_setenv(env, "PVRDMA_SOFTNIC", fabric(), TRUE);
@@ -259,7 +266,9 @@ struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts)
     sigaction(SIGABRT, &sa, NULL);
     sigaction(SIGTRAP, &sa, NULL); /* g_error() */
     if (!g_strcmp0(g_getenv("VGUEST_PATH"), "rnic")) {
-        d->nic = g_strdup(opts->nic ? opts->nic : "127.0.0.1");
+        d->nic = g_strdup(real_nic()  ? g_getenv("VGUEST_NIC_ADDRESS")
+                          : opts->nic ? opts->nic
+                                      : "127.0.0.1");
     }
     write_config(d, opts);
     spawn(d, NULL, 0, NULL);
@@ -332,6 +341,7 @@ void vg_daemon_nic(const struct vg_daemon *d, const char *fmt, ...)
     g_autofree char *text = NULL;
     va_list ap;
 
+    g_assert_null(real_nic());
     va_start(ap, fmt);
     text = g_strdup_vprintf(fmt, ap);
     va_end(ap);
