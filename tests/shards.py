@@ -28,7 +28,7 @@ import subprocess
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LEDGER = os.path.join(SOURCE, 'tests', 'soak.ledger')
-RENEW, TOO_OLD = 28, 40  # more than there are shards
+RENEW, TOO_OLD = 32, 44  # more than there are shards
 UNKNOWN_SECONDS = 900  # of a shard that never ran: what none may exceed
 
 # meson's suites of the core.
@@ -63,10 +63,14 @@ SHARDS = {
     'rnic-l1': Shard('the daemon on a host with an RDMA NIC: soft-RoCE of Linux 6.12, siw; demo',
                      GUESTS + ['tests/l1', 'tests/softnic', 'tests/vguest', 'tests/bench'], 'vm'),
     'storage': Shard('NVMe, NFS and iSER for minutes', GUESTS, 'vm'),
+    'packages': Shard('packages installed, used and removed in guests', GUESTS + ['packaging'],
+                      'vm'),
     'demos': Shard('the demos, two adapters, network devices, statistics, events',
                    GUESTS + ['packaging', 'Makefile'], 'vm'),
     'plain': Shard('virtual guests in the plain build by the real clock', VIRTUAL, 'plain'),
     'quiet': Shard('judged times, nothing beside them', VIRTUAL, 'plain'),
+    'asan': Shard('the rest of vguest with AddressSanitizer and UndefinedBehaviorSanitizer',
+                  VIRTUAL, 'asan'),
     'rnic': Shard('virtual guests over channels of an RDMA NIC in memory, with AddressSanitizer '
                   'and UndefinedBehaviorSanitizer', VIRTUAL, 'asan'),
     'tsan': Shard('the rest of unit and vguest with ThreadSanitizer', VIRTUAL, 'tsan'),

@@ -165,8 +165,8 @@ def libvirt(args):
 TASKS = {
     **{name: vm(name) for name, shard in shards.SHARDS.items() if shard.by == 'vm'},
     'plain': plain('plain'), 'quiet': plain('quiet', VGUEST_JUDGE='1'),
-    'rnic': sanitized('rnic', 'asan'), 'tsan': sanitized('tsan', 'tsan'),
-    'rnic-tsan': sanitized('rnic-tsan', 'tsan'),
+    'asan': sanitized('asan', 'asan'), 'rnic': sanitized('rnic', 'asan'),
+    'tsan': sanitized('tsan', 'tsan'), 'rnic-tsan': sanitized('rnic-tsan', 'tsan'),
     'rounds': rounds, 'rounds-asan': sanitized_rounds('asan', 'vguest', 'tcp', 'reset'),
     'rounds-tsan': sanitized_rounds('tsan', 'vguest'),
     'fuzz': fuzz,

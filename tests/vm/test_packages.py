@@ -158,6 +158,7 @@ class FailingBuildTest(unittest.TestCase):
         self.assertNotIn('left:', said)
 
 
+@fixture.shard('packages')
 class PackagesTest(fixture.SessionTest):
     time_limit = 1800  # it may have to fetch and unpack what it runs
 
