@@ -563,11 +563,12 @@ void tx_jobs(struct conn *c, struct turn *t)
  * same call to the carrier, which is most of what a small message costs.  One that does
  * not is waited for in vain once; its ACKs go at once from then on, until it does again.
  * The longer that call takes, the longer it pays to wait: a NIC of the kernel's works
- * within it, on a slow machine for longer than a guest needs to answer.
+ * within it, on a slow machine for longer than a guest needs to answer.  No longer than
+ * that: one that sends when it knows that the ACK has arrived would be waited for as well.
  */
 uint64_t tx_ack_until(const struct conn *c)
 {
-    return c->s->ack_at + ACK_WAIT_NS + 2 * c->net->ack_ns;
+    return c->s->ack_at + ACK_WAIT_NS + c->net->ack_ns;
 }
 
 void tx_told(struct tcp_vm *net)
