@@ -33,8 +33,10 @@ struct tcp_vm {
     struct flow_queue dropped;  /* of them: to be freed; under flow.c's news_lock */
     _Atomic bool flows_dropped; /* there are some */
     uint64_t now;               /* ns, of the turn */
-    /* ns: when an ACK that goes alone was staged in this turn, or 0; what that takes. */
+    /* ns: when the first of @n_told ACKs, which go without messages, was staged in this
+     * turn; what one takes. */
     uint64_t told_at, ack_ns;
+    unsigned n_told;
     /* The main thread's, see bind.c. */
     struct share streams;
     LIST_HEAD(, port_share) ports;

@@ -564,7 +564,7 @@ void tx_jobs(struct conn *c, struct turn *t)
  * not is waited for in vain once; its ACKs go at once from then on, until it does again.
  * The longer that call takes, the longer it pays to wait: a NIC of the kernel's works
  * within it, on a slow machine for longer than a guest needs to answer.  No longer than
- * that: one that sends when it knows that the ACK has arrived would be waited for as well.
+ * that: one that sends when it knows that the ACK has come would be waited for as well.
  */
 uint64_t tx_ack_until(const struct conn *c)
 {
@@ -573,11 +573,13 @@ uint64_t tx_ack_until(const struct conn *c)
 
 void tx_told(struct tcp_vm *net)
 {
-    if (net->told_at) {
-        uint64_t took = MIN(now_ns() - net->told_at, ACK_MOST_NS);
+    uint64_t took;
 
+    if (net->n_told) {
+        took = (now_ns() - net->told_at) / net->n_told;
+        took = MIN(took, ACK_MOST_NS);
         net->ack_ns += (int64_t)(took - net->ack_ns) / 8;
-        net->told_at = 0;
+        net->n_told = 0;
     }
 }
 
@@ -591,7 +593,12 @@ static bool tx_ack_may_wait(struct conn *c)
         return true;
     }
     s->ack_at = now;
-    c->net->told_at = c->net->told_at ? c->net->told_at : now;
+    if (c->net->n_told) {
+        c->net->n_told++;
+    } else if (!tcp_scratch()->out) { /* else there are messages before it */
+        c->net->n_told = 1;
+        c->net->told_at = now;
+    }
     return false;
 }
 

@@ -194,7 +194,7 @@ static void acks(void *unused)
     ack = next_answer();
     g_assert_cmpuint(ack, >, 0);
     g_assert_false(s->ack_due);
-    g_assert_cmpuint(net->told_at, ==, 0);
+    g_assert_cmpuint(net->n_told, ==, 0);
     g_assert_cmpuint(net->ack_ns, >, 0);
     s->ack_at = 1;
     net->ack_ns = 0;
@@ -202,6 +202,7 @@ static void acks(void *unused)
     g_assert_false(s->ping_pong);
     /* Soon, as to what an ACK costs. */
     next_answer();
+    s->ack_at -= 1000000;
     net->ack_ns = HOUR;
     g_assert_cmpuint(own_message(), ==, alone);
     g_assert_true(s->ping_pong);
@@ -226,10 +227,18 @@ static void acks(void *unused)
     net->ack_ns = 0;
     for (unsigned i = 0; i < 1000; i++) {
         net->told_at = 1;
+        net->n_told = 1;
         tx_told(net);
         g_assert_cmpuint(net->ack_ns, <=, 100000);
     }
     g_assert_cmpuint(net->ack_ns, >, 99000);
+    /* Of several each one takes its part. */
+    net->ack_ns = 0;
+    net->told_at = now_ns() - 800000000;
+    net->n_told = 100000;
+    tx_told(net);
+    g_assert_cmpuint(net->ack_ns, >=, 1000);
+    g_assert_cmpuint(net->ack_ns, <, 12000);
 }
 
 static void test_acks(void)
