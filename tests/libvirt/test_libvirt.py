@@ -98,7 +98,11 @@ class LibvirtTest(test_migrate.HostsTest):
                 words = self.mover.try_move(self.libvirt[there])
                 # libvirt hears of the one QEMU or of the other first.
                 self.assertRegex(words, 'operation failed: .*Sibling|' + re.escape(said))
-                self.assertIn(said, words + log.read())
+                end = time.monotonic() + 10
+                while said not in words:
+                    self.assertLess(time.monotonic(), end, words)
+                    time.sleep(0.1)
+                    words += log.read()
             self.mover.wait_status('running')
             self.assertIsNone(self.libvirt_state(there))
             if reason:

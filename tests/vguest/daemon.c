@@ -266,6 +266,7 @@ struct vg_daemon *vg_daemon_start(const struct vg_daemon_opts *opts)
     sigaction(SIGABRT, &sa, NULL);
     sigaction(SIGTRAP, &sa, NULL); /* g_error() */
     if (!g_strcmp0(g_getenv("VGUEST_PATH"), "rnic")) {
+        g_assert_true(!real_nic() || g_getenv("VGUEST_NIC_ADDRESS"));
         d->nic = g_strdup(real_nic()  ? g_getenv("VGUEST_NIC_ADDRESS")
                           : opts->nic ? opts->nic
                                       : "127.0.0.1");
