@@ -60,7 +60,8 @@ SHARDS = {
                       GUESTS + ['packaging', 'tests/vguest'], 'vm'),
     'users': Shard('connection manager, pyverbs on the stock parts, SMC-R and other applications, '
                    'a wire that fails, siw', GUESTS, 'vm'),
-    'rnic-l1': Shard('the daemon on a host with an RDMA NIC: soft-RoCE of Linux 6.12, siw; demo',
+    'rnic-l1': Shard('the daemon on a host with an RDMA NIC: soft-RoCE of Linux 6.12, siw; a VM '
+                     'in it; demo',
                      GUESTS + ['tests/l1', 'tests/softnic', 'tests/vguest', 'tests/bench'], 'vm'),
     'rnic-suites': Shard('virtual guests over the channels of soft-RoCE, in such a host',
                          GUESTS + ['tests/l1', 'tests/vguest', 'tests/clock',

@@ -2,7 +2,7 @@
 """A host with an RDMA NIC that is a guest itself: in it run the daemon and native programs.
 
 RDMA devices of this machine's kernel are not for tests, so the host (level 1) is a guest of
-QEMU, emulated as ever, of two processors and 768 MiB or more, whose NIC is soft-RoCE (rdma_rxe) or
+QEMU, emulated as ever, of two processors, whose NIC is soft-RoCE (rdma_rxe) or
 soft-iWARP (siw) on an interface that leads nowhere: either connects to itself.  It boots
 the guest image (images/), or that with another kernel of the distribution (image.sh), and
 behind it come the build's own programs with the libraries that the image does not have.
@@ -93,15 +93,15 @@ class Nowhere:
 
 
 class Host(Guest):
-    """The host.  @series: of its kernel; @more: further programs of the build."""
+    """The host.  @series: of its kernel; @more: further programs of the build; @memory: in
+    MiB."""
 
-    def __init__(self, session, series, more=(), **options):
+    def __init__(self, session, series, more=(), memory=768, files=None, **options):
         self.images = images(series)
-        files = programs('backend/pvrdmad', 'backend/pvrdmactl', *more)
-        files.update(options.pop('files', {}))
+        files = dict(programs('backend/pvrdmad', 'backend/pvrdmactl', *more), **files or {})
         # Always booted: the kernel of level 1 is a part of what is tested.
-        super().__init__(session, 1, {'virtio': Nowhere()}, name='host', files=files,
-                         boot=True, **{'memory': 768, 'cpus': 2, **options})
+        super().__init__(session, 1, {'virtio': Nowhere()}, name='host', memory=memory,
+                         cpus=2, files=files, boot=True, **options)
 
     def load(self, kind):
         """A NIC of this kind: its device's name."""
