@@ -301,6 +301,7 @@ bool doorbells_scan(struct vm *vm, struct turn *t, const struct doorbell_calls *
         } else {
             unsigned i = next_active(l, m - DATAPATH_REGION_MAPS);
 
+            /* It may pass n: behind @first are those that were looked at already. */
             k += i - (m - DATAPATH_REGION_MAPS);
             if (i < l->n) {
                 scan_context(vm, t, l, l->ctx[i], &left, calls->send, calls->recv);

@@ -476,6 +476,8 @@ static void run_qps(struct worker *w, struct vm *vm, struct turn *t)
     }
 }
 
+/* However long a turn was: a VM whose pages are slow to come pays for the worker's wait,
+ * and with a bound it would not. */
 static void charge(struct vm *vm, uint64_t ns)
 {
     struct vm_datapath *dp = &vm->dp;

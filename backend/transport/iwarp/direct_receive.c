@@ -106,6 +106,7 @@ void direct_begin(struct conn *c, const struct fpdu_part *part)
 
     s->segment_len = part->ulpdu_len - part->len;
     s->in_response = false;
+    /* It continues a segment (ddp_continues()), whose queue's number was checked. */
     if (!error && !s->segment.tagged) {
         error =
             ddp_queue_take(&s->q[s->segment.qn], &s->segment, s->segment_len, UINT32_MAX);

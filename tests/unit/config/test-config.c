@@ -846,6 +846,7 @@ static void test_bad_peers(void)
         {"listen=1.2.3.4", "[peer b]\naddress=[1.2.3.4]:5\n", "[peer b] address"},
         {"listen=1.2.3.4", "[peer b]\naddress=ff02::1\n", "[peer b] address"},
         {"listen=1.2.3.4", "[peer b]\naddress=fe80::1\n", "link-local"},
+        {"listen=fe80::1", "", "link-local"},
         {"listen=1.2.3.4", "[peer b]\naddress=::ffff:1.2.3.5\n", "[peer b] address"},
         {"listen=1.2.3.4", "[peer b/c]\n", "[peer b/c]"},
         {"listen=1.2.3.4", "[peer b]\ncolour=red\n", "[peer b] colour"},
