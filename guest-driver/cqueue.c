@@ -592,7 +592,10 @@ int pvrdma_cq_attach(struct pvrdma_cq *cq, struct pvrdma_qp *qp)
 	return ret;
 }
 
-/* Drop a QP's entries, with what of its SRQ they end; cq->lock is held. */
+/*
+ * Drop a QP's entries, with what of its SRQ they end; cq->lock is held.  As in drivers
+ * of hardware the walk is in one piece: once per QP, over what was not polled.
+ */
 static void cq_drop(struct pvrdma_cq *cq, const struct pvrdma_qp *qp)
 {
 	bool shared = qp->ibqp.srq && qp->ibqp.recv_cq == &cq->ibcq;

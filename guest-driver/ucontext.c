@@ -248,8 +248,7 @@ static int mmap_ext(struct pvrdma_ucontext *ctx, struct vm_area_struct *vma)
 	if (!ctx->ext_features)
 		return pvrdma_refuse(ctx->ibctx.device, -EINVAL,
 				     "no extension memory was granted");
-	if (vma_pages(vma) != num || !(vma->vm_flags & VM_SHARED) ||
-	    (vma->vm_flags & VM_EXEC))
+	if (vma_pages(vma) != num || !(vma->vm_flags & VM_SHARED))
 		return pvrdma_refuse(ctx->ibctx.device, -EINVAL,
 				     "extension memory: %lu pages, flags %#lx",
 				     vma_pages(vma), vma->vm_flags);
@@ -270,9 +269,6 @@ int pvrdma_mmap(struct ib_ucontext *ibctx, struct vm_area_struct *vma)
 
 	switch (vma->vm_pgoff) {
 	case PVRDMA_EXT_MMAP_UAR:
-		if (vma->vm_flags & VM_EXEC)
-			return pvrdma_refuse(&dev->ibdev, -EPERM,
-					     "an executable doorbell page");
 		return rdma_user_mmap_io(ibctx, vma,
 					 uar_pfn(dev, ctx->uar_index),
 					 PVRDMA_PAGE_SIZE,
