@@ -46,7 +46,7 @@ class Configuration(Case):
                      'systemctl start pvrdmad')
 
     def test_vm_not_declared(self):
-        self.refused('No such file', 'pvrdmactl vm add vm1', '[vm vm1]')
+        self.refused('No such file', 'pvrdmactl vm add vm1 addresses=', '[vm vm1]')
 
     def test_socket_of_vm_name(self):
         self.refused("'/run/pvrdma/no-such-vm.sock'",
