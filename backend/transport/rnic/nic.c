@@ -58,7 +58,7 @@ struct look {
     struct pvrdma_gid address;
     struct rnic_device dev; /* as it was, and as it is */
     enum rnic_state state;
-    bool failed;
+    bool failed, gone; /* gone: its device, behind a failure */
     char reason[RNIC_REASON_LEN];
 };
 
@@ -265,6 +265,7 @@ static void look(void *arg)
     rnic_control_assert();
     if (l->dev.folder && folder_of(l->dev.ctx->device) == l->dev.folder) {
         look_at_port(l);
+        l->gone = l->failed && folder_of(l->dev.ctx->device) != l->dev.folder;
         return;
     }
     list = rnic_verbs->get_device_list(&n);
@@ -506,7 +507,8 @@ static bool look_again(struct rnic_nic *nic)
         take_events(nic);
     }
     fatal = nic->fatal && l->state == RNIC_NIC_ABSENT;
-    if (l->state == RNIC_NIC_ABSENT && nic->dev.ctx && !shut(nic, !l->failed)) {
+    if (l->state == RNIC_NIC_ABSENT && nic->dev.ctx &&
+        !shut(nic, !l->failed || l->gone)) {
         g_free(l);
         return false;
     }
@@ -527,7 +529,7 @@ static void look_for(void *arg)
     struct look *l = arg;
 
     rnic_control_assert();
-    l->failed = l->dev.folder && folder_of(l->dev.ctx->device) != l->dev.folder;
+    l->gone = l->dev.folder && folder_of(l->dev.ctx->device) != l->dev.folder;
 }
 
 /* Has the device of one that has failed gone, too?  False: given up. */
@@ -539,7 +541,7 @@ static bool ask_gone(struct rnic_nic *nic, bool *gone)
     if (!run(nic, look_for, l)) {
         return false;
     }
-    *gone = l->failed;
+    *gone = l->gone;
     g_free(l);
     return true;
 }

@@ -231,6 +231,31 @@ static void test_loss(gconstpointer which)
     }
 }
 
+/* It fails in the middle of a look at it, and is gone then. */
+static void test_gone_in_look(void)
+{
+    struct fixvm *a, *b;
+    struct rnic_pair *p;
+    int64_t calls;
+
+    fix_start();
+    one_nic();
+    a = fix_vm("net", 1);
+    b = fix_vm("net", 2);
+    p = fix_want(a, b);
+    fix_expect(p, RNIC_PAIR_UP);
+    calls = softnic_count("calls", "query_port");
+    softnic_do("delay query_port 1 1000000000");
+    UNTIL(softnic_count("calls", "query_port") > calls);
+    softnic_do("unplug p0;clear");
+    fix_expect(p, RNIC_PAIR_NONE);
+    UNTIL(!fix_ends() && TAILQ_EMPTY(&rnic_cms));
+    UNTIL(softnic_count("contexts", "p0") <= 0);
+    fix_vm_free(a);
+    fix_vm_free(b);
+    fix_stop();
+}
+
 /* Nothing keeps a device that is removed while its NIC is down, and not used for that. */
 static void test_removed(void)
 {
@@ -992,6 +1017,7 @@ int main(int argc, char **argv)
         g_test_add_data_func(path, GUINT_TO_POINTER(i), test_loss);
     }
     g_test_add_func("/rnic-pair/removed", test_removed);
+    g_test_add_func("/rnic-pair/gone-in-look", test_gone_in_look);
     g_test_add_func("/rnic-pair/suspend", test_suspend);
     g_test_add_func("/rnic-pair/suspend-slowly", test_suspend_slowly);
     g_test_add_func("/rnic-pair/faults", test_faults);
