@@ -234,6 +234,12 @@ static ino_t folder_of(const struct ibv_device *dev)
     return stat(path, &st) == 0 ? st.st_ino : 0;
 }
 
+/* Of one that is open: it was seen, and is not any more. */
+static bool is_gone(const struct rnic_device *dev)
+{
+    return dev->folder && folder_of(dev->ctx->device) != dev->folder;
+}
+
 /* In the list it is there: open it, if it is not, and look at it. */
 static void look_at_device(struct look *l, struct ibv_device *dev)
 {
@@ -263,9 +269,9 @@ static void look(void *arg)
     int n = 0, err;
 
     rnic_control_assert();
-    if (l->dev.folder && folder_of(l->dev.ctx->device) == l->dev.folder) {
+    if (l->dev.folder && !is_gone(&l->dev)) {
         look_at_port(l);
-        l->gone = l->failed && folder_of(l->dev.ctx->device) != l->dev.folder;
+        l->gone = l->failed && is_gone(&l->dev);
         return;
     }
     list = rnic_verbs->get_device_list(&n);
@@ -529,7 +535,7 @@ static void look_for(void *arg)
     struct look *l = arg;
 
     rnic_control_assert();
-    l->gone = l->dev.folder && folder_of(l->dev.ctx->device) != l->dev.folder;
+    l->gone = is_gone(&l->dev);
 }
 
 /* Has the device of one that has failed gone, too?  False: given up. */
