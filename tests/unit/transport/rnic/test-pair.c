@@ -16,6 +16,18 @@ static void one_nic(void)
     fix_nics();
 }
 
+/* Of one network, and their channel, which is up. */
+static struct rnic_pair *two_vms(struct fixvm **a, struct fixvm **b)
+{
+    struct rnic_pair *p;
+
+    *a = fix_vm("net", 1);
+    *b = fix_vm("net", 2);
+    p = fix_want(*a, *b);
+    fix_expect(p, RNIC_PAIR_UP);
+    return p;
+}
+
 static void two_nics(void)
 {
     softnic_do("add p0 10.3.0.1");
@@ -190,10 +202,7 @@ static void test_loss(gconstpointer which)
         one_nic();
         fd = TAILQ_FIRST(&rnic_cms)->ctx->cmd_fd;
         g_assert_cmpint(fstat(fd, &before), ==, 0);
-        a = fix_vm("net", 1);
-        b = fix_vm("net", 2);
-        p = fix_want(a, b);
-        fix_expect(p, RNIC_PAIR_UP);
+        p = two_vms(&a, &b);
         g_assert_nonnull(fix_begin(a, p, 1u << 20, 1u << 20));
         UNTIL(fix_used(b));
         if (standing == 1) {
@@ -240,10 +249,7 @@ static void test_gone_in_look(void)
 
     fix_start();
     one_nic();
-    a = fix_vm("net", 1);
-    b = fix_vm("net", 2);
-    p = fix_want(a, b);
-    fix_expect(p, RNIC_PAIR_UP);
+    p = two_vms(&a, &b);
     calls = softnic_count("calls", "query_port");
     softnic_do("delay query_port 1 1000000000");
     UNTIL(softnic_count("calls", "query_port") > calls);
@@ -264,9 +270,7 @@ static void test_removed(void)
 
     fix_start();
     one_nic();
-    a = fix_vm("net", 1);
-    b = fix_vm("net", 2);
-    p = fix_want(a, b);
+    p = two_vms(&a, &b);
     for (unsigned i = 0; i < 3; i++) {
         fix_expect(p, RNIC_PAIR_UP);
         softnic_do("down p0");
@@ -336,10 +340,7 @@ static void test_suspend(void)
 
     fix_start();
     two_nics();
-    a = fix_vm("net", 1);
-    b = fix_vm("net", 2);
-    p = fix_want(a, b);
-    fix_expect(p, RNIC_PAIR_UP);
+    p = two_vms(&a, &b);
     g_assert_nonnull(fix_begin(a, p, 1u << 20, 1u << 20));
     suspended = false;
     coro_run(suspend, NULL);
@@ -480,10 +481,7 @@ static void test_last_words(void)
 
     fix_start();
     one_nic();
-    a = fix_vm("net", 1);
-    b = fix_vm("net", 2);
-    p = fix_want(a, b);
-    fix_expect(p, RNIC_PAIR_UP);
+    p = two_vms(&a, &b);
     x = fix_begin(a, p, 0, 0);
     do {
         fix_let_turn(1);
