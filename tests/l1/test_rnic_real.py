@@ -11,6 +11,7 @@ import re
 import time
 
 import demo_rnic
+import host_case
 import level1
 from lib import fixture, parts
 from lib.agent import AgentError
@@ -28,22 +29,12 @@ PULLS = 10
 _ports = itertools.count(7300)
 
 
-class RxeTest(fixture.SessionTest):
+class RxeTest(host_case.HostTest):
     """Soft-RoCE of Linux 6.1.  A test leaves the NIC as it found it: there, and up."""
 
-    series, kind = '6.1', 'rxe'
+    programs = [MODEL, GUESTS, *demo_rnic.PROGRAMS]
     # Cases of verbs-model that are not for this NIC, and what it lacks.
     skips = {}
-
-    @classmethod
-    def require(cls):
-        level1.images(cls.series)
-
-    @classmethod
-    def boot(cls):
-        cls.host = level1.Host(cls.session, cls.series,
-                               [MODEL, GUESTS, *demo_rnic.PROGRAMS]).start().wait_boot()
-        cls.device = cls.host.load(cls.kind)
 
     def tearDown(self):
         self.host.agent.kill_jobs()  # of a test that has failed
@@ -57,13 +48,6 @@ class RxeTest(fixture.SessionTest):
         if not there:
             self.host.add(self.kind)
         self.assertEqual(self.host.problems(), [])
-
-    @classmethod
-    def tearDownClass(cls):
-        try:
-            cls.host.powerdown()
-        finally:
-            super().tearDownClass()
 
     def test_native(self):
         """Programs of the distribution's: what the tests here are about does work without

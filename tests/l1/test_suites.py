@@ -8,7 +8,7 @@ and the connections' retries are made for.
 
 import re
 
-import level1
+import host_case
 from lib import fixture
 
 CLOCK = '1/4'
@@ -21,25 +21,9 @@ SUITES = {'basic': '-s /basic/huge -s /basic/both-ways/large', 'cq': '', 'destro
 
 
 @fixture.shard('rnic-suites')
-class SuitesTest(fixture.SessionTest):
-
-    @classmethod
-    def require(cls):
-        level1.images('6.1')
-
-    @classmethod
-    def boot(cls):
-        cls.host = level1.Host(
-            cls.session, '6.1', ['tests/vguest/test-' + name for name in SUITES] + [LIBRARY],
-            memory=1536).start().wait_boot()
-        cls.device = cls.host.load('rxe')
-
-    @classmethod
-    def tearDownClass(cls):
-        try:
-            cls.host.powerdown()
-        finally:
-            super().tearDownClass()
+class SuitesTest(host_case.HostTest):
+    programs = ['tests/vguest/test-' + name for name in SUITES] + [LIBRARY]
+    memory = 1536
 
     def run_suite(self, name):
         settings = {'LD_PRELOAD': '/usr/local/bin/libpvrdma-clock.so', 'PVRDMA_CLOCK': CLOCK,
