@@ -42,9 +42,9 @@ def plain(name, **settings):
     return tasks
 
 
-def sanitized(name, kind):
+def sanitized(name):
     def tasks(args):
-        return [runner.sanitizer_task(name, kind, args.builddir,
+        return [runner.sanitizer_task(name, shards.SHARDS[name].by, args.builddir,
                                       ((runner.suites(['soak-' + name]), 1),), LIMIT)]
     return tasks
 
@@ -165,8 +165,8 @@ def libvirt(args):
 TASKS = {
     **{name: vm(name) for name, shard in shards.SHARDS.items() if shard.by == 'vm'},
     'plain': plain('plain'), 'quiet': plain('quiet', VGUEST_JUDGE='1'),
-    'asan': sanitized('asan', 'asan'), 'rnic': sanitized('rnic', 'asan'),
-    'tsan': sanitized('tsan', 'tsan'), 'rnic-tsan': sanitized('rnic-tsan', 'tsan'),
+    **{name: sanitized(name) for name, shard in shards.SHARDS.items()
+       if shard.by in runner.SANITIZERS},
     'rounds': rounds, 'rounds-asan': sanitized_rounds('asan', 'vguest', 'tcp', 'reset'),
     'rounds-tsan': sanitized_rounds('tsan', 'vguest'),
     'fuzz': fuzz,
