@@ -30,6 +30,10 @@ LATE = ' -l'
 CAREFUL = ['--disable-heuristic', 'rpcrdma_iwarp', '--disable-heuristic',
            'smb_direct_iwarp', '--disable-protocol', 'rpcap', '-o',
            'tcp.try_heuristic_first:TRUE', '-o', 'tcp.reassemble_out_of_order:TRUE']
+# Rarely tshark takes a connection's startup frames ("MPA ID ...") for FPDUs, of 0x4d50 bytes
+# then: most likely where its ports were another's before.  They are looked at in
+# tests/vguest/test-wire.py.
+NOT_REUSED = ['-Y', 'not (_ws.malformed and tcp.payload[0:3] == 4d:50:41)']
 # RFC 5040 and 7306: Write, Read Request and Response, Send, Send with Invalidate (of
 # NVMe), solicited Send, Immediate Data, Atomic Request and Response.  No Terminate.
 OPCODES = {0, 1, 2, 3, 4, 5, 8, 10, 11}
@@ -209,7 +213,7 @@ rm /tmp/bytes''' % DISK_KB, 120)
         opcodes = collections.Counter()
         sums = collections.Counter()
         told = collections.Counter()
-        for line in self.capture.read('-O', 'iwarp_mpa,iwarp_ddp_rdmap'):
+        for line in self.capture.read(*NOT_REUSED, '-O', 'iwarp_mpa,iwarp_ddp_rdmap'):
             found = re.search(r'OpCode: .*\(0x(\w+)\)|(Good|Bad) CRC32|(Malformed)|'
                               r'Steering Tag: 0x000000(\w\w)$', line)
             if found and found.group(1):
